@@ -1,0 +1,167 @@
+//! What stops a build: one enum that says what, where and why, with a hint for what to do.
+//!
+//! Faults of single records are no errors but [rejects](crate::reject).
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Result of the builder's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Whatever stops a command.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option or a combination of options that cannot work.
+    #[error("{what}")]
+    Usage {
+        /// What is wrong, value last in backticks.
+        what: String,
+        /// What to do instead.
+        hint: String,
+    },
+    /// A file operation failed.
+    #[error("could not {action} `{}`: {source}", path.display())]
+    Io {
+        /// The operation, as a verb.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The output disk is full, or will be.
+    #[error("not enough space for `{}`: {needed} bytes needed, {free} free", path.display())]
+    DiskFull {
+        /// The output folder.
+        path: PathBuf,
+        /// Bytes that must be written.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// The model folder cannot be used.
+    #[error("model folder: {what} in `{}`", path.display())]
+    Model {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+        /// What to do.
+        hint: String,
+    },
+    /// An input cannot be used.
+    #[error("{what}: `{uri}`")]
+    Input {
+        /// What is wrong.
+        what: String,
+        /// The input's URI.
+        uri: String,
+        /// What to do.
+        hint: String,
+    },
+    /// A source failed in a way that another try may mend: the build stops, nothing becomes a reject.
+    #[error("could not fetch `{uri}` after {tries} tries: {what}")]
+    Fetch {
+        /// The object.
+        uri: String,
+        /// How often it was tried.
+        tries: u32,
+        /// The last failure, with the server's code and request id where there is one.
+        what: String,
+        /// What to do.
+        hint: String,
+    },
+    /// Another builder holds the output.
+    #[error("another builder (pid {pid} on host {host}) is writing `{}`", path.display())]
+    Locked {
+        /// The output folder.
+        path: PathBuf,
+        /// The holder's process id.
+        pid: u32,
+        /// The holder's host.
+        host: String,
+    },
+    /// The output holds an unfinished build of something else.
+    #[error("`{}` holds an unfinished build with another {changed}", path.display())]
+    Changed {
+        /// The output folder.
+        path: PathBuf,
+        /// What changed, old and new.
+        changed: String,
+    },
+    /// Too many records could not be used.
+    #[error("{rejects} of {records} records rejected, more than the allowed {allowed}: {top}")]
+    TooManyRejects {
+        /// Rejected records so far.
+        rejects: u64,
+        /// Records in the plan.
+        records: u64,
+        /// How many are allowed.
+        allowed: u64,
+        /// The most frequent reasons.
+        top: String,
+    },
+    /// A signal asked the build to stop.
+    #[error("stopped by {}", if *signal == 2 { "SIGINT" } else { "SIGTERM" })]
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// A file of the cache is damaged or cannot be written.
+    #[error(transparent)]
+    Formats(#[from] stoker_formats::Error),
+    /// A cache cannot be read.
+    #[error(transparent)]
+    Reader(#[from] stoker_reader::Error),
+}
+
+impl Error {
+    /// An [`Error::Io`] maker for `map_err`.
+    pub fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.as_ref().to_path_buf();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    /// What to do about it, if there is something to say.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Usage { hint, .. }
+            | Self::Model { hint, .. }
+            | Self::Input { hint, .. }
+            | Self::Fetch { hint, .. } => Some(hint.clone()).filter(|hint| !hint.is_empty()),
+            Self::Io { .. } => None,
+            Self::DiskFull { .. } => Some(
+                "free space or choose another --output; what is done stays, run the same command again to go on"
+                    .into(),
+            ),
+            Self::Locked { .. } => Some("wait for it to end, or stop it".into()),
+            Self::Changed { .. } => Some(
+                "run the earlier command to finish that build, or add --restart to drop it".into(),
+            ),
+            Self::TooManyRejects { .. } => Some(
+                "mend the records, or raise --max-rejects and run again; what is done stays".into(),
+            ),
+            Self::Interrupted { .. } => {
+                Some("what is done stays; run the same command again to go on".into())
+            }
+            Self::Formats(error) => error.hint().map(Into::into),
+            Self::Reader(error) => error.hint().map(Into::into),
+        }
+    }
+
+    /// The process exit code of this error: 1 too many rejects, 128 + signal when interrupted, else 2.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::TooManyRejects { .. } => 1,
+            Self::Interrupted { signal } => 128 + u8::try_from(*signal).unwrap_or(2),
+            _ => 2,
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Prepares a multimodal training set once, offline, into a Stoker cache.
+
+pub mod error;
+pub mod image;
+pub mod model;
+pub mod record;
+pub mod reject;
+pub mod source;
+pub mod text;
+
+pub use error::{Error, Result};
+pub use reject::{Reason, Reject};
