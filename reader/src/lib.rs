@@ -1,3 +1,5 @@
 //! Opens a Stoker cache and reads checked rows from it.
 
-pub use stoker_formats::Error;
+mod error;
+
+pub use error::Error;
