@@ -170,6 +170,8 @@ pub struct Manifest {
     pub partitions: Vec<Partition>,
     /// The tables.
     pub tables: Tables,
+    /// The model's `tokenizer.json`, in the text folder: what the token ids mean. Its rows are its tokens.
+    pub tokenizer: FileEntry,
     /// The inputs, in order.
     pub inputs: Vec<InputEntry>,
 }
@@ -187,6 +189,7 @@ struct Document {
     splits: Vec<SplitEntry>,
     inputs: Vec<InputEntry>,
     tables: Tables,
+    tokenizer: FileEntry,
     partitions: Vec<Partition>,
     #[serde(rename = "seal", default, skip_serializing)]
     _seal: Seal,
@@ -210,6 +213,7 @@ impl Manifest {
                 splits: self.splits.clone(),
                 inputs: self.inputs.clone(),
                 tables: self.tables,
+                tokenizer: self.tokenizer,
                 partitions: self.partitions.clone(),
                 _seal: None,
             },
@@ -231,6 +235,7 @@ impl Manifest {
             splits: document.splits,
             partitions: document.partitions,
             tables: document.tables,
+            tokenizer: document.tokenizer,
             inputs: document.inputs,
         };
         manifest.check()?;

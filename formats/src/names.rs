@@ -153,6 +153,11 @@ pub enum FileName {
         /// The hash of its bytes.
         hash: ContentHash,
     },
+    /// `tokenizer-<hash of the file>.json`: what token ids mean.
+    Tokenizer {
+        /// The hash of its bytes.
+        hash: ContentHash,
+    },
 }
 
 impl fmt::Display for FileName {
@@ -165,6 +170,7 @@ impl fmt::Display for FileName {
             Self::Receipt { partition, ordinal } => {
                 write!(f, "receipts/p{partition:04}-{ordinal:06}.json")
             }
+            Self::Tokenizer { hash } => write!(f, "tokenizer-{hash}.json"),
             Self::Table { kind, hash } => write!(f, "tables/{}-{hash}.parquet", kind.name()),
         }
     }
@@ -180,7 +186,11 @@ impl FileName {
 }
 
 fn recognise(path: &str) -> Option<FileName> {
-    let (folder, file) = path.split_once('/')?;
+    let Some((folder, file)) = path.split_once('/') else {
+        let hash = path.strip_prefix("tokenizer-")?.strip_suffix(".json")?;
+        let hash = ContentHash::from_hex(hash)?;
+        return Some(FileName::Tokenizer { hash });
+    };
     let (stem, extension) = file.split_once('.')?;
     if folder == "tables" {
         let (name, hash) = stem.split_once('-')?;
