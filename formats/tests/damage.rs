@@ -7,9 +7,9 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use common::{head, image_shard, sample_shard, some_images, some_samples};
+use common::{head, image_shard, manifest, sample_shard, some_images, some_samples};
 use stoker_formats::{
-    ContentHash, ImageIndex, ImageReceipt, PlanId, Receipt, RejectEntry, SampleIndex,
+    ContentHash, ImageIndex, ImageReceipt, Manifest, PlanId, Receipt, RejectEntry, SampleIndex,
     SampleReceipt, ShardHead, ShardKind, ShardRef, read_image, read_image_shard, read_sample,
     read_sample_shard, read_shard_head, write_image_index, write_sample_index,
 };
@@ -242,4 +242,13 @@ fn receipts() {
     flips(&file, |bytes| assert!(parse(bytes)));
     cuts(&file, |bytes| assert!(parse(bytes)));
     assert!(ImageReceipt::parse(&file).is_err());
+}
+
+#[test]
+fn manifests() {
+    let file = manifest().to_bytes().unwrap();
+    let parse = |bytes: &[u8]| bounded(bytes, Manifest::parse).is_err();
+    assert!(!parse(&file));
+    flips(&file, |bytes| assert!(parse(bytes)));
+    cuts(&file, |bytes| assert!(parse(bytes)));
 }

@@ -2,12 +2,11 @@
 
 mod common;
 
-use common::{head, image_shard, sample_shard, some_images, some_samples};
+use common::{file, head, image_shard, manifest, sample_shard, some_images, some_samples};
 use serde_json::json;
 use stoker_formats::{
-    ContentHash, Error, FileEntry, FileName, Folder, ImageReceipt, InputEntry, Manifest, Partition,
-    PartitionFiles, PlanId, Receipt, RejectEntry, SampleReceipt, ShardRef, SourceEntry, SplitEntry,
-    TableKind, Tables, VERSION, canonical_json, fingerprint,
+    ContentHash, Error, FileName, Folder, ImageReceipt, Manifest, PlanId, Receipt, RejectEntry,
+    SampleReceipt, ShardRef, SourceEntry, TableKind, canonical_json, fingerprint,
 };
 
 fn reject(item: u64) -> RejectEntry {
@@ -63,61 +62,6 @@ fn sample_receipt() -> SampleReceipt {
         entries: shard.entries,
         rejects: receipt.rejects,
         sources: receipt.sources,
-    }
-}
-
-fn file(bytes: u64, rows: u64) -> FileEntry {
-    FileEntry {
-        bytes,
-        hash: ContentHash::of(&bytes.to_le_bytes()),
-        rows,
-    }
-}
-
-fn partition(number: u64) -> Partition {
-    let files = |base: u64| PartitionFiles {
-        shards: vec![Some(file(base + 1, 5)), None, Some(file(base + 2, 6))],
-        receipts: vec![file(base + 3, 5), file(base + 4, 0), file(base + 5, 6)],
-        index: file(base + 6, 11),
-    };
-    Partition {
-        images: files(number * 100),
-        samples: files(number * 100 + 50),
-    }
-}
-
-fn manifest() -> Manifest {
-    let recipe = json!({"z": [1, 2.5, null, {"b": true, "a": "\u{1f600}"}], "a": -3});
-    let partitions: Vec<Partition> = (0..3).map(partition).collect();
-    let split = |name: &str, first_partition, partitions: u32| SplitEntry {
-        name: name.into(),
-        first_partition,
-        partitions,
-        samples: 11 * u64::from(partitions),
-        tokens: 1000,
-        loss_tokens: 500,
-        images: 11 * u64::from(partitions),
-    };
-    Manifest {
-        format_version: VERSION,
-        created_by: "stoker 0.1.0".into(),
-        fingerprint: fingerprint(&recipe, &partitions),
-        image_plan_id: PlanId([1; 16]),
-        text_plan_id: PlanId([2; 16]),
-        recipe,
-        splits: vec![split("train", 0, 2), split("val", 2, 1)],
-        partitions,
-        tables: Tables {
-            samples: file(9, 33),
-            rejects: file(10, 3),
-            provenance: file(11, 30),
-        },
-        inputs: vec![InputEntry {
-            name: "train.jsonl".into(),
-            bytes: 12,
-            hash: ContentHash::of(b"x"),
-            records: 36,
-        }],
     }
 }
 
@@ -240,7 +184,7 @@ fn a_newer_major_version_is_refused_by_name() {
         let error = Manifest::parse(&newer).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "manifest has format version 2.7, this program reads up to version 1.0"
+            "manifest has format version 2.7, this program reads up to version `1.0`"
         );
         assert!(error.hint().is_some());
     }
@@ -306,7 +250,10 @@ fn the_fingerprint_sees_recipe_shards_and_their_order() {
     other.recipe["a"] = json!(0);
     assert_ne!(fingerprint(&other.recipe, &other.partitions), first);
     // Frozen: the identity of a cache must not change.
-    assert_eq!(first.to_string(), "14e2a19c7d765eb808d89d8a42e7311c38ebd0e3e7b453b370472755b9383b0f");
+    assert_eq!(
+        first.to_string(),
+        "14e2a19c7d765eb808d89d8a42e7311c38ebd0e3e7b453b370472755b9383b0f"
+    );
 }
 
 #[test]

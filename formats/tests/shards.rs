@@ -194,8 +194,14 @@ fn bytes_depend_on_rows_and_head_only() {
         assert_eq!(again, first);
     }
     // Frozen: a change of these is a change of the format's bytes.
-    assert_eq!(first.0.to_string(), "883ae547a648485a723e46dac63495c30bd0a808249c045ca3b3aa3f6ed43bde");
-    assert_eq!(first.1.to_string(), "@SAMPLE@");
+    assert_eq!(
+        first.0.to_string(),
+        "883ae547a648485a723e46dac63495c30bd0a808249c045ca3b3aa3f6ed43bde"
+    );
+    assert_eq!(
+        first.1.to_string(),
+        "b5ab804786faf0639bcb4d9cc766fbff8f5d7fd3dd33d06be32f00c456ef139f"
+    );
 }
 
 #[test]
@@ -313,4 +319,19 @@ fn an_index_may_be_empty_and_is_of_one_kind() {
     let shard = sample_shard(&head(1, 2, 3), &some_samples());
     assert!(read_image_shard(&shard.out).is_err());
     assert!(SampleIndex::parse(shard.out).is_err());
+}
+
+#[test]
+fn checksums_of_the_specification_hold() {
+    // Computed by another implementation, in another language, from the tables of FORMAT.md.
+    let head = stoker_formats::ShardHead {
+        partition: 3,
+        first_row: 5,
+        ..Default::default()
+    };
+    let samples = sample_shard(&head, &some_samples()).entries;
+    assert_eq!(samples[0].checksum, 0xa602_3b9e_d11a_e176);
+    assert_eq!(samples[1].checksum, 0x4c68_1263_93cd_c656);
+    let images = image_shard(&head, &some_images()).entries;
+    assert_eq!(images[0].checksum, 0xbfc8_8c94_d364_cac7);
 }

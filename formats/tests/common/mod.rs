@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use serde_json::json;
 use stoker_formats::{
-    Finished, ImageData, ImageEntry, ImageKey, ImageRow, ImageShardWriter, SampleData, SampleEntry,
-    SampleRow, SampleShardWriter, ShardHead,
+    ContentHash, FileEntry, Finished, ImageData, ImageEntry, ImageKey, ImageRow, ImageShardWriter,
+    InputEntry, Manifest, Partition, PartitionFiles, PlanId, SampleData, SampleEntry, SampleRow,
+    SampleShardWriter, ShardHead, SplitEntry, Tables, VERSION, fingerprint,
 };
 
 /// A head with more metadata keys than a small hash map keeps in order by chance.
-pub fn head(partition: u32, shard: u32, first_row: u64) -> ShardHead {
+pub(crate) fn head(partition: u32, shard: u32, first_row: u64) -> ShardHead {
     let metadata: BTreeMap<String, String> = (0..12)
         .map(|number| (format!("key{number}"), format!("value {}", number * number)))
         .collect();
@@ -25,7 +27,7 @@ pub fn head(partition: u32, shard: u32, first_row: u64) -> ShardHead {
 }
 
 /// The row that `image` describes.
-pub fn image_row(image: &ImageData) -> ImageRow<'_> {
+pub(crate) fn image_row(image: &ImageData) -> ImageRow<'_> {
     ImageRow {
         key: image.key,
         grid_thw: image.grid_thw,
@@ -35,7 +37,7 @@ pub fn image_row(image: &ImageData) -> ImageRow<'_> {
 }
 
 /// The row that `sample` describes.
-pub fn sample_row(sample: &SampleData) -> SampleRow<'_> {
+pub(crate) fn sample_row(sample: &SampleData) -> SampleRow<'_> {
     SampleRow {
         sample_id: &sample.sample_id,
         record_id: sample.record_id.as_deref(),
@@ -47,7 +49,7 @@ pub fn sample_row(sample: &SampleData) -> SampleRow<'_> {
 }
 
 /// A shard of `images`.
-pub fn image_shard(head: &ShardHead, images: &[ImageData]) -> Finished<Vec<u8>, ImageEntry> {
+pub(crate) fn image_shard(head: &ShardHead, images: &[ImageData]) -> Finished<Vec<u8>, ImageEntry> {
     let mut writer = ImageShardWriter::new(Vec::new(), head).unwrap();
     for image in images {
         writer.push(&image_row(image)).unwrap();
@@ -56,7 +58,10 @@ pub fn image_shard(head: &ShardHead, images: &[ImageData]) -> Finished<Vec<u8>, 
 }
 
 /// A shard of `samples`.
-pub fn sample_shard(head: &ShardHead, samples: &[SampleData]) -> Finished<Vec<u8>, SampleEntry> {
+pub(crate) fn sample_shard(
+    head: &ShardHead,
+    samples: &[SampleData],
+) -> Finished<Vec<u8>, SampleEntry> {
     let mut writer = SampleShardWriter::new(Vec::new(), head).unwrap();
     for sample in samples {
         writer.push(&sample_row(sample)).unwrap();
@@ -65,7 +70,7 @@ pub fn sample_shard(head: &ShardHead, samples: &[SampleData]) -> Finished<Vec<u8
 }
 
 /// Any image of at most some thousand bytes.
-pub fn any_image() -> impl Strategy<Value = ImageData> {
+pub(crate) fn any_image() -> impl Strategy<Value = ImageData> {
     (
         any::<[u8; 16]>(),
         [1..3i32, 1..6i32, 1..6i32],
@@ -87,7 +92,7 @@ pub fn any_image() -> impl Strategy<Value = ImageData> {
 }
 
 /// Any sample of at most some hundred bytes, empty lists included.
-pub fn any_sample() -> impl Strategy<Value = SampleData> {
+pub(crate) fn any_sample() -> impl Strategy<Value = SampleData> {
     (
         "[a-z/]{1,12}:[0-9]{1,6}",
         option::of(".{0,12}"),
@@ -105,7 +110,7 @@ pub fn any_sample() -> impl Strategy<Value = SampleData> {
 }
 
 /// Three images of fixed content.
-pub fn some_images() -> Vec<ImageData> {
+pub(crate) fn some_images() -> Vec<ImageData> {
     (1..4u8)
         .map(|number| ImageData {
             key: ImageKey([number; 16]),
@@ -119,7 +124,7 @@ pub fn some_images() -> Vec<ImageData> {
 }
 
 /// Three samples of fixed content: with images, without a record id, and empty.
-pub fn some_samples() -> Vec<SampleData> {
+pub(crate) fn some_samples() -> Vec<SampleData> {
     vec![
         SampleData {
             sample_id: "train.jsonl:1".into(),
@@ -146,4 +151,62 @@ pub fn some_samples() -> Vec<SampleData> {
             image_grid_thw: vec![[1, 2, 2]],
         },
     ]
+}
+
+/// An entry of a file whose hash follows from its size.
+pub(crate) fn file(bytes: u64, rows: u64) -> FileEntry {
+    FileEntry {
+        bytes,
+        hash: ContentHash::of(&bytes.to_le_bytes()),
+        rows,
+    }
+}
+
+/// A partition with a missing shard on either side.
+pub(crate) fn partition(number: u64) -> Partition {
+    let files = |base: u64| PartitionFiles {
+        shards: vec![Some(file(base + 1, 5)), None, Some(file(base + 2, 6))],
+        receipts: vec![file(base + 3, 5), file(base + 4, 0), file(base + 5, 6)],
+        index: file(base + 6, 11),
+    };
+    Partition {
+        images: files(number * 100),
+        samples: files(number * 100 + 50),
+    }
+}
+
+/// A manifest of three partitions in two splits.
+pub(crate) fn manifest() -> Manifest {
+    let recipe = json!({"z": [1, 2.5, null, {"b": true, "a": "\u{1f600}"}], "a": -3});
+    let partitions: Vec<Partition> = (0..3).map(partition).collect();
+    let split = |name: &str, first_partition, partitions: u32| SplitEntry {
+        name: name.into(),
+        first_partition,
+        partitions,
+        samples: 11 * u64::from(partitions),
+        tokens: 1000,
+        loss_tokens: 500,
+        images: 11 * u64::from(partitions),
+    };
+    Manifest {
+        format_version: VERSION,
+        created_by: "stoker 0.1.0".into(),
+        fingerprint: fingerprint(&recipe, &partitions),
+        image_plan_id: PlanId([1; 16]),
+        text_plan_id: PlanId([2; 16]),
+        recipe,
+        splits: vec![split("train", 0, 2), split("val", 2, 1)],
+        partitions,
+        tables: Tables {
+            samples: file(9, 33),
+            rejects: file(10, 3),
+            provenance: file(11, 30),
+        },
+        inputs: vec![InputEntry {
+            name: "train.jsonl".into(),
+            bytes: 12,
+            hash: ContentHash::of(b"x"),
+            records: 36,
+        }],
+    }
 }
