@@ -29,7 +29,7 @@ def run(ctx):
                 row["peer"] = program([ctx.oracles / "hf5" / "bin" / "python", Path(__file__).with_name("peer_resize.py"),
                                        folder, max_pixels])
             if ctx.bench_image is not None:
-                row["stoker"] = program([ctx.bench_image, "--max-pixels", max_pixels, "--json", folder])
+                row["stoker"] = program([ctx.bench_image, max_pixels, folder])
             ctx.emit(row)
 
 

@@ -21,9 +21,9 @@ def run(ctx):
     path.parent.mkdir(exist_ok=True)
     corpus.write_plan_records(path, count, LINE_BYTES)
     try:
-        # The pictures do not exist, and a plan does not need them; 1 is the answer where too many seem to be missing.
+        # The pictures do not exist, and a plan does not need them.
         row = measure.run([ctx.stoker, "build", "--input", path, "--model", ctx.model, "--output", ctx.work / "plan" / "cache",
-                           "--dry-run", "--max-rejects", "100%"], log=ctx.work / "plan.log")
+                           "--dry-run"], log=ctx.work / "plan.log")
     finally:
         path.unlink()
     ctx.emit({"what": "plan", "records": count, **row})

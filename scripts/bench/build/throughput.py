@@ -66,7 +66,7 @@ def bound_run(ctx, records, count, max_pixels):
     """CPU ms a sample for bare decoding and for the other image steps, from the repository's own measuring program."""
     if ctx.bench_image is None:
         return None
-    command = [ctx.bench_image, "--max-pixels", max_pixels or 16777216, "--json", Path(records).parent / "images"]
+    command = [ctx.bench_image, max_pixels or 16777216, Path(records).parent / "images"]
     done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
 
