@@ -1,6 +1,61 @@
 //! What a Stoker cache is on disk. Bytes in, views out: no network, no threads, no unsafe code.
+//!
+//! `FORMAT.md` beside this crate is the specification; this is its implementation. Writers go through `arrow-ipc`,
+//! the reading side through a strict check of the layout of its own, because a file is input like any other.
 #![forbid(unsafe_code)]
 
+mod canonical;
+mod checksum;
+mod columns;
 mod error;
+mod file_list;
+mod fingerprint;
+mod frame;
+mod hex;
+mod index;
+mod layout;
+pub mod limits;
+mod manifest;
+mod names;
+mod permutation;
+mod read_at;
+mod read_row;
+mod receipt;
+mod row;
+mod sealed;
+mod shard;
+mod shard_image;
+mod shard_sample;
+#[cfg(feature = "tables")]
+pub mod tables;
+mod verify_shard;
 
-pub use error::Error;
+pub use canonical::canonical_json;
+pub use checksum::{ContentHash, ContentHasher, image_checksum, sample_checksum};
+pub use error::{Error, Result};
+pub use fingerprint::fingerprint;
+pub use index::{ImageIndex, SampleIndex, Written, write_image_index, write_sample_index};
+pub use manifest::{
+    FileEntry, InputEntry, Manifest, Partition, PartitionFiles, SplitEntry, Tables, Version,
+};
+pub use names::{FileName, Folder, MANIFEST_NAME, PlanId, TableKind};
+pub use permutation::{Key, Permutation};
+pub use read_at::ReadAt;
+pub use read_row::{ImageData, SampleData, read_image, read_sample};
+pub use receipt::{
+    ImageReceipt, Receipt, ReceiptEntry, RejectEntry, SampleReceipt, ShardRef, SourceEntry,
+};
+pub use row::{ImageEntry, ImageKey, ImageRow, SampleEntry, SampleRow};
+pub use shard::{Finished, ShardHead};
+pub use shard_image::ImageShardWriter;
+pub use shard_sample::SampleShardWriter;
+pub use verify_shard::{
+    ShardKind, read_image_shard, read_sample_shard, read_shard_head, visit_image_shard,
+    visit_sample_shard,
+};
+
+/// The format version that this crate writes.
+pub const VERSION: Version = Version { major: 1, minor: 0 };
+
+/// The label of a token that takes no part in the loss.
+pub const IGNORED_LABEL: i32 = -100;

@@ -1,0 +1,99 @@
+//! What all stages of one build share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use stoker_formats::ImageKey;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use super::budget::Budget;
+use super::in_flight::InFlight;
+use super::progress::Progress;
+use super::receipts::Layout;
+use super::stop::Stop;
+use crate::image::{ImageRecipe, Preparer};
+use crate::plan::Plan;
+use crate::publish::Publisher;
+use crate::source::Source;
+use crate::text::TextPreparer;
+
+/// Unit of the decode memory's semaphore.
+const DECODE_UNIT_BYTES: u64 = 1 << 20;
+
+/// The build's parts. Stages read it; whatever changes has its own lock.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) plan: Plan,
+    pub(crate) layout: Layout,
+    /// Metadata of every image shard.
+    pub(crate) image_metadata: BTreeMap<String, String>,
+    /// Metadata of every sample shard.
+    pub(crate) sample_metadata: BTreeMap<String, String>,
+    pub(crate) image_recipe: ImageRecipe,
+    pub(crate) text: TextPreparer,
+    pub(crate) source: Source,
+    /// Of the runtime that fetches; the runtime itself outlives the context.
+    pub(crate) handle: Handle,
+    /// Threads that decode and tokenise.
+    pub(crate) pool: rayon::ThreadPool,
+    pub(crate) preparers: Preparers,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) decode_memory: DecodeMemory,
+    pub(crate) in_flight: InFlight,
+    pub(crate) crashers: BTreeSet<ImageKey>,
+    pub(crate) publisher: Publisher,
+    pub(crate) progress: Progress,
+    pub(crate) stop: Stop,
+    pub(crate) shard_bytes: u64,
+}
+
+/// Preparers with their scratch buffers, one for each thread that needs one.
+#[derive(Debug)]
+pub(crate) struct Preparers {
+    recipe: ImageRecipe,
+    idle: Mutex<Vec<Preparer>>,
+}
+
+impl Preparers {
+    pub(crate) fn new(recipe: ImageRecipe) -> Self {
+        Self {
+            recipe,
+            idle: Mutex::default(),
+        }
+    }
+
+    /// Runs `work` with an idle preparer.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Preparer) -> T) -> T {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = idle().pop();
+        let mut preparer = taken.unwrap_or_else(|| Preparer::new(self.recipe.clone()));
+        let result = work(&mut preparer);
+        idle().push(preparer);
+        result
+    }
+}
+
+/// Bounds the memory of all running decoders; an image that needs more than all of it runs alone.
+#[derive(Debug)]
+pub(crate) struct DecodeMemory {
+    units: Arc<Semaphore>,
+    units_max: u32,
+}
+
+impl DecodeMemory {
+    pub(crate) fn new(bytes: u64) -> Self {
+        let units_max = u32::try_from(bytes / DECODE_UNIT_BYTES).unwrap_or(u32::MAX >> 4).max(1);
+        Self {
+            units: Arc::new(Semaphore::new(units_max as usize)),
+            units_max,
+        }
+    }
+
+    /// Waits until `bytes` may be used. `None` never happens: the semaphore is not closed.
+    pub(crate) async fn acquire(&self, bytes: u64) -> Option<tokio::sync::OwnedSemaphorePermit> {
+        let units = bytes.div_ceil(DECODE_UNIT_BYTES).min(u64::from(self.units_max));
+        let units = u32::try_from(units).unwrap_or(self.units_max);
+        Arc::clone(&self.units).acquire_many_owned(units).await.ok()
+    }
+}

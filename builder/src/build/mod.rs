@@ -1,0 +1,206 @@
+//! A build from options to a committed manifest.
+//!
+//! Owns the order of the steps. Data flows one way: plan, then for each partition images and text,
+//! then the commit. Everything durable goes through [`publish`](crate::publish).
+
+mod budget;
+mod commit;
+mod context;
+mod images;
+mod in_flight;
+pub mod lock;
+pub mod options;
+pub mod progress;
+pub(crate) mod receipts;
+mod rejects;
+mod report;
+mod setup;
+mod sink;
+pub mod state;
+pub mod stop;
+mod text;
+mod tidy;
+mod trial;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use options::BuildOptions;
+pub use progress::Progress;
+pub use report::{BuildReport, PlanReport, SplitReport};
+pub use stop::Stop;
+
+use crate::error::{Error, Result};
+use crate::plan::PlanIds;
+use crate::plan::estimate::{self, Estimate, Tools};
+use crate::publish::free_bytes;
+use context::{Context, DecodeMemory, Preparers};
+use receipts::{ImageReceipts, Layout, SampleReceipts};
+use rejects::Rejected;
+use setup::{Setup, set_up};
+use state::BuildState;
+
+/// Left free on the output disk whatever the estimate says.
+const RESERVE_BYTES: u64 = 64 << 20;
+
+/// Plans a build, measures what it will take on a sample, and builds nothing.
+///
+/// # Errors
+/// Whatever keeps the plan from being made; see [`Error`].
+pub fn plan(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result<PlanReport> {
+    let setup = set_up(options, stop, progress)?;
+    let layout = Layout::new(setup.ids);
+    let estimate = estimate_build(&setup, &layout, true)?;
+    PlanReport::new(&setup, estimate, options)
+}
+
+/// Builds the cache, or goes on with an unfinished build of the same thing.
+///
+/// # Errors
+/// Whatever stops the build; see [`Error`]. What is done stays on disk.
+pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result<BuildReport> {
+    let start = Instant::now();
+    let setup = set_up(options, stop, progress)?;
+    let records = setup.plan.records();
+    if records == 0 {
+        return Err(Error::Input {
+            what: "no records in the inputs".into(),
+            uri: options.inputs.join(" "),
+            hint: "check --input".into(),
+        });
+    }
+    resume_or_refuse(&setup, options)?;
+    let mut rejected = Rejected::new(records, options.max_rejects.allowed(records));
+    for record in &setup.plan.faulty {
+        rejected.add(*record, rejects::UNUSABLE);
+    }
+    rejected.check()?;
+    let layout = Layout::new(setup.ids);
+    let estimate = estimate_build(&setup, &layout, false)?;
+    let free = free_bytes(&options.output)?;
+    if estimate.bytes() + RESERVE_BYTES > free {
+        return Err(Error::DiskFull {
+            path: options.output.clone(),
+            needed: estimate.bytes() + RESERVE_BYTES,
+            free,
+        });
+    }
+    setup.publisher.set_remaining_bytes(estimate.bytes());
+    setup.state.publish(&setup.publisher)?;
+    layout.create(&setup.publisher)?;
+    let crashers = find_crashers(&setup, options)?;
+    let in_flight = in_flight::InFlight::start(&options.output, options.threads)?;
+    let context = Arc::new(Context {
+        image_metadata: sink::image_metadata(&setup.image_recipe),
+        sample_metadata: sink::sample_metadata(setup.text.recipe()),
+        preparers: Preparers::new(setup.image_recipe.clone()),
+        budget: budget::Budget::new(options.memory_budget_bytes / 2),
+        decode_memory: DecodeMemory::new(options.memory_budget_bytes / 2),
+        in_flight,
+        crashers,
+        layout,
+        plan: setup.plan,
+        image_recipe: setup.image_recipe,
+        text: setup.text,
+        source: setup.source,
+        handle: setup.runtime.handle().clone(),
+        pool: setup.pool,
+        publisher: setup.publisher,
+        progress: progress.clone(),
+        stop: stop.clone(),
+        shard_bytes: options.shard_bytes,
+    });
+    run_partitions(&context, &mut rejected)?;
+    let committed = commit::commit(
+        &context,
+        &commit::Making {
+            recipe: &setup.recipe,
+            tokenizer: setup.model.tokenizer_bytes(),
+            vocabulary: setup.model.vocabulary(),
+            spooled: &setup.spooled,
+            prune: options.prune,
+        },
+    );
+    setup.runtime.shutdown_background();
+    Ok(BuildReport::new(committed?, options, start.elapsed()))
+}
+
+/// Refuses to mix two builds in one folder, or drops the unfinished one when asked.
+fn resume_or_refuse(setup: &Setup, options: &BuildOptions) -> Result<()> {
+    if options.restart {
+        if let Some(earlier) = BuildState::read(&options.output).unwrap_or(None) {
+            tidy::drop_unfinished(&setup.publisher, earlier.ids(), setup.ids)?;
+        }
+        return Ok(());
+    }
+    match BuildState::read(&options.output)? {
+        Some(earlier) if earlier.ids() != setup.ids => Err(Error::Changed {
+            path: options.output.clone(),
+            changed: earlier.differences(&setup.state),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What is still to be written: nothing for shards that earlier runs, or an earlier cache, have left.
+fn estimate_build(setup: &Setup, layout: &Layout, timed: bool) -> Result<Estimate> {
+    let tools = Tools {
+        source: &setup.source,
+        handle: setup.runtime.handle(),
+        image_recipe: &setup.image_recipe,
+        text: &setup.text,
+        layout,
+        output: setup.publisher.root(),
+    };
+    estimate::estimate(&setup.plan, &tools, timed)
+}
+
+/// The images that took earlier runs down, those found guilty now included.
+fn find_crashers(
+    setup: &Setup,
+    options: &BuildOptions,
+) -> Result<std::collections::BTreeSet<stoker_formats::ImageKey>> {
+    let mut crashers = in_flight::crashers(&options.output)?;
+    let mut suspects = in_flight::left_behind(&options.output)?;
+    suspects.retain(|key| !crashers.contains(key));
+    let guilty = trial::find_crashers(
+        &setup.plan,
+        &setup.image_recipe,
+        &setup.source,
+        setup.runtime.handle(),
+        &suspects,
+    )?;
+    if !guilty.is_empty() {
+        crashers.extend(guilty);
+        in_flight::keep_crashers(&setup.publisher, &crashers)?;
+    }
+    Ok(crashers)
+}
+
+fn run_partitions(context: &Arc<Context>, rejected: &mut Rejected) -> Result<()> {
+    let plan = &context.plan;
+    context
+        .progress
+        .phase("build", plan.images.len() as u64 + plan.records());
+    for partition in 0..plan.deal.partitions() {
+        context.stop.check()?;
+        let images: Arc<[u32]> = plan.partition_images(partition).into();
+        let mut image_receipts =
+            ImageReceipts::load(context.publisher.root(), &context.layout, partition)?;
+        context.progress.advance(image_receipts.covered());
+        images::build_images(context, partition, &images, &mut image_receipts, rejected)?;
+        let mut receipts =
+            SampleReceipts::load(context.publisher.root(), &context.layout, partition)?;
+        context.progress.advance(receipts.covered());
+        text::build_samples(
+            context,
+            partition,
+            &images,
+            &image_receipts,
+            &mut receipts,
+            rejected,
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! What a build is doing: counters fed by the stages, and the line that shows them.
+//!
+//! On a terminal a live line, otherwise a line every 10 s, always on stderr. Nothing here reaches
+//! an output byte.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Between two updates of a live line.
+const TICK_LIVE: Duration = Duration::from_millis(250);
+/// Between two lines where stderr is no terminal.
+const TICK_PLAIN: Duration = Duration::from_secs(10);
+
+/// A stage that can limit the build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Waiting for bytes of images.
+    Fetch,
+    /// Decoding, resizing and patchifying.
+    Decode,
+    /// Rendering and tokenising.
+    Tokenise,
+    /// Writing and publishing shards.
+    Write,
+}
+
+/// Counters of a running build. All are totals since its start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Images prepared or rejected.
+    pub images: AtomicU64,
+    /// Records prepared or rejected.
+    pub records: AtomicU64,
+    /// Bytes read from sources.
+    pub bytes_in: AtomicU64,
+    /// Bytes written to shards.
+    pub bytes_out: AtomicU64,
+    /// Records rejected so far.
+    pub rejects: AtomicU64,
+    /// Nanoseconds that all threads together spent in each stage.
+    busy: [AtomicU64; 4],
+}
+
+impl Counters {
+    /// Adds `count` to a counter.
+    pub fn add(counter: &AtomicU64, count: u64) {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Runs `work` and accounts its time to `stage`.
+    pub fn timed<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Self::add(&self.busy[stage as usize], nanos);
+        result
+    }
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Reading {
+    images: u64,
+    records: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    busy: [u64; 4],
+}
+
+#[derive(Debug)]
+struct Shared {
+    counters: Counters,
+    /// Name of the running phase and its size in items.
+    phase: Mutex<(&'static str, u64, Instant)>,
+    done: AtomicU64,
+    stopped: Mutex<bool>,
+    wake: Condvar,
+    threads: u64,
+}
+
+/// The progress of a build; cheap to clone. Dropping the last one ends the line.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    shared: Arc<Shared>,
+    _line: Option<Arc<Line>>,
+}
+
+#[derive(Debug)]
+struct Line {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Progress {
+    /// A progress that nobody sees.
+    #[must_use]
+    pub fn silent(threads: usize) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                counters: Counters::default(),
+                phase: Mutex::new(("start", 0, Instant::now())),
+                done: AtomicU64::new(0),
+                stopped: Mutex::new(false),
+                wake: Condvar::new(),
+                threads: threads as u64,
+            }),
+            _line: None,
+        }
+    }
+
+    /// A progress shown on stderr.
+    #[must_use]
+    pub fn on_stderr(threads: usize) -> Self {
+        let silent = Self::silent(threads);
+        let shared = Arc::clone(&silent.shared);
+        let thread = std::thread::Builder::new()
+            .name("progress".into())
+            .spawn(move || show(&shared))
+            .ok();
+        Self {
+            _line: Some(Arc::new(Line {
+                shared: Arc::clone(&silent.shared),
+                thread: Mutex::new(thread),
+            })),
+            ..silent
+        }
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// Starts a phase of `total` items (bytes, images or records, as its name says).
+    pub fn phase(&self, name: &'static str, total: u64) {
+        *lock(&self.shared.phase) = (name, total, Instant::now());
+        self.shared.done.store(0, Ordering::Relaxed);
+    }
+
+    /// Rejected records so far.
+    pub fn set_rejects(&self, count: u64) {
+        self.shared.counters.rejects.store(count, Ordering::Relaxed);
+    }
+
+    /// `count` more items of the phase are done.
+    pub fn advance(&self, count: u64) {
+        self.shared.done.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        *lock(&self.shared.stopped) = true;
+        self.shared.wake.notify_all();
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The body of the thread that shows the line.
+fn show(shared: &Shared) {
+    let live = std::io::stderr().is_terminal();
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    let tick = if live { TICK_LIVE } else { TICK_PLAIN };
+    let mut before = (Instant::now(), Reading::default());
+    let mut stopped = lock(&shared.stopped);
+    while !*stopped {
+        stopped = shared
+            .wake
+            .wait_timeout(stopped, tick)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
+        if *stopped {
+            break;
+        }
+        let now = (Instant::now(), shared.reading());
+        let text = shared.line(before, now);
+        before = now;
+        if live {
+            bar.set_message(text);
+            bar.tick();
+        } else {
+            let _ = writeln!(std::io::stderr(), "{text}");
+        }
+    }
+    drop(stopped);
+    bar.finish_and_clear();
+}
+
+impl Shared {
+    fn reading(&self) -> Reading {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Reading {
+            images: load(&self.counters.images),
+            records: load(&self.counters.records),
+            bytes_in: load(&self.counters.bytes_in),
+            bytes_out: load(&self.counters.bytes_out),
+            busy: std::array::from_fn(|stage| load(&self.counters.busy[stage])),
+        }
+    }
+
+    fn line(&self, before: (Instant, Reading), now: (Instant, Reading)) -> String {
+        let seconds = (now.0 - before.0).as_secs_f64().max(1e-3);
+        let (old, new) = (before.1, now.1);
+        let (phase, total, started) = *lock(&self.phase);
+        let done = self.done.load(Ordering::Relaxed);
+        let mut text = String::new();
+        let percent = if total == 0 { 0.0 } else { 100.0 * ratio(done, total) };
+        let _ = write!(
+            text,
+            "{phase} {percent:.1}%: {:.0} records/s, {:.0} images/s, in {}/s, out {}/s, {} rejects",
+            per_second(old.records, new.records, seconds),
+            per_second(old.images, new.images, seconds),
+            HumanBytes(whole(per_second(old.bytes_in, new.bytes_in, seconds))),
+            HumanBytes(whole(per_second(old.bytes_out, new.bytes_out, seconds))),
+            self.counters.rejects.load(Ordering::Relaxed),
+        );
+        if done > 0 && done < total {
+            let left = started.elapsed().as_secs_f64() * ratio(total - done, done);
+            let _ = write!(text, ", ETA {}", HumanDuration(Duration::from_secs_f64(left)));
+        }
+        if let Some(stage) = self.limiting(&old, &new, seconds) {
+            let _ = write!(text, ", limited by {stage}");
+        }
+        text
+    }
+
+    /// The stage that was busiest, as a share of what it could do; fetching if none was busy.
+    fn limiting(&self, old: &Reading, new: &Reading, seconds: f64) -> Option<&'static str> {
+        let used = |stage: Stage, threads: u64| {
+            let nanos = new.busy[stage as usize].saturating_sub(old.busy[stage as usize]);
+            ratio(nanos, threads.max(1)) / 1e9 / seconds
+        };
+        if new.records == old.records && new.images == old.images && new.bytes_out == old.bytes_out {
+            return None;
+        }
+        let shares = [
+            ("decode", used(Stage::Decode, self.threads)),
+            ("tokenise", used(Stage::Tokenise, self.threads)),
+            ("write", used(Stage::Write, 1)),
+        ];
+        let busiest = shares
+            .into_iter()
+            .max_by(|left, right| left.1.total_cmp(&right.1))?;
+        Some(if busiest.1 < 0.5 { "fetch" } else { busiest.0 })
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates for people")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
+}
+
+fn per_second(old: u64, new: u64, seconds: f64) -> f64 {
+    ratio(new.saturating_sub(old), 1) / seconds
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rates for people")]
+fn whole(rate: f64) -> u64 {
+    rate as u64
+}

@@ -1,0 +1,180 @@
+//! What earlier runs have done of a partition: its receipts, from the first, as far as they go.
+//!
+//! A receipt counts if its bytes are whole, it belongs to this plan, follows the one before it and its
+//! shard is there with the right size. Work goes on after the last one that counts, so a lost shard
+//! costs itself and what follows it in its partition, and is made again with the same bytes.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use stoker_formats::{FileName, Folder, ImageEntry, PlanId, Receipt, ReceiptEntry, SampleEntry};
+
+use crate::error::{Error, Result};
+use crate::plan::PlanIds;
+use crate::publish::Publisher;
+
+/// Folders inside a plan's folder.
+const SUBFOLDERS: [&str; 3] = ["shards", "receipts", "index"];
+/// Only the text folder has tables.
+const TABLES_SUBFOLDER: &str = "tables";
+
+/// The two folders of a cache.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) ids: PlanIds,
+}
+
+impl Layout {
+    pub(crate) fn new(ids: PlanIds) -> Self {
+        Self { ids }
+    }
+
+    pub(crate) fn images(&self) -> Folder {
+        Folder::Images(self.ids.image)
+    }
+
+    pub(crate) fn text(&self) -> Folder {
+        Folder::Text(self.ids.text)
+    }
+
+    /// Makes the folders that are not there yet.
+    pub(crate) fn create(&self, publisher: &Publisher) -> Result<()> {
+        for folder in [self.images(), self.text()] {
+            for subfolder in SUBFOLDERS {
+                publisher.create_folder(&Path::new(&folder.to_string()).join(subfolder))?;
+            }
+        }
+        let text = self.text().to_string();
+        publisher.create_folder(&Path::new(&text).join(TABLES_SUBFOLDER))?;
+        Ok(())
+    }
+}
+
+/// Which of a cache's two kinds of rows a receipt is about.
+pub(crate) trait InFolder: ReceiptEntry {
+    fn folder(layout: &Layout) -> Folder;
+    fn plan_id(layout: &Layout) -> PlanId;
+}
+
+impl InFolder for ImageEntry {
+    fn folder(layout: &Layout) -> Folder {
+        layout.images()
+    }
+
+    fn plan_id(layout: &Layout) -> PlanId {
+        layout.ids.image
+    }
+}
+
+impl InFolder for SampleEntry {
+    fn folder(layout: &Layout) -> Folder {
+        layout.text()
+    }
+
+    fn plan_id(layout: &Layout) -> PlanId {
+        layout.ids.text
+    }
+}
+
+/// The receipts of one partition, in order.
+#[derive(Debug)]
+pub(crate) struct Receipts<E> {
+    receipts: Vec<Receipt<E>>,
+}
+
+pub(crate) type ImageReceipts = Receipts<ImageEntry>;
+pub(crate) type SampleReceipts = Receipts<SampleEntry>;
+
+/// What is still to be done of a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rest {
+    /// Ordinal of the next shard.
+    pub(crate) ordinal: u32,
+    /// Number of its first row in the partition.
+    pub(crate) first_row: u64,
+    /// Items of the partition's plan order.
+    pub(crate) items: Range<u64>,
+}
+
+impl<E: InFolder> Receipts<E> {
+    /// Reads the receipts of `partition` in the cache folder `root`.
+    pub(crate) fn load(root: &Path, layout: &Layout, partition: u32) -> Result<Self> {
+        let folder = root.join(E::folder(layout).to_string());
+        let mut found = Self {
+            receipts: Vec::new(),
+        };
+        loop {
+            let rest = found.rest(u64::MAX);
+            let Some(receipt) = read::<E>(&folder, E::plan_id(layout), partition, &rest)? else {
+                return Ok(found);
+            };
+            found.receipts.push(receipt);
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> &[Receipt<E>] {
+        &self.receipts
+    }
+
+    /// Items that are done.
+    pub(crate) fn covered(&self) -> u64 {
+        self.receipts.last().map_or(0, |last| last.plan_range[1])
+    }
+
+    /// Bytes of the shards that are there.
+    pub(crate) fn bytes(&self) -> u64 {
+        let shards = self.receipts.iter().filter_map(|receipt| receipt.shard);
+        shards.map(|shard| shard.bytes).sum()
+    }
+
+    /// What is left to do of a partition of `items`.
+    pub(crate) fn rest(&self, items: u64) -> Rest {
+        let last = self.receipts.last();
+        Rest {
+            ordinal: last.map_or(0, |last| last.ordinal + 1),
+            first_row: last.map_or(0, |last| last.first_row + last.entries.len() as u64),
+            items: self.covered()..items,
+        }
+    }
+
+    /// Appends the receipt of the shard just published.
+    pub(crate) fn push(&mut self, receipt: Receipt<E>) {
+        self.receipts.push(receipt);
+    }
+}
+
+/// The next receipt, if there is one that counts.
+fn read<E: InFolder>(
+    folder: &Path,
+    plan_id: PlanId,
+    partition: u32,
+    expected: &Rest,
+) -> Result<Option<Receipt<E>>> {
+    let ordinal = expected.ordinal;
+    let path = folder.join(FileName::Receipt { partition, ordinal }.to_string());
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io("read", &path)(error)),
+    };
+    let receipt = match Receipt::<E>::parse(&bytes) {
+        Ok(receipt) => receipt,
+        Err(error @ stoker_formats::Error::NewerVersion { .. }) => {
+            return Err(error.in_file(&path).into());
+        }
+        Err(_) => return Ok(None),
+    };
+    let follows = receipt.plan_id == plan_id
+        && receipt.partition == partition
+        && receipt.ordinal == ordinal
+        && receipt.plan_range[0] == expected.items.start
+        && receipt.first_row == expected.first_row;
+    let shard_is_there = receipt.shard.is_none_or(|shard| {
+        let path = folder.join(FileName::Shard { partition, ordinal }.to_string());
+        fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == shard.bytes)
+    });
+    Ok((follows && shard_is_there).then_some(receipt))
+}

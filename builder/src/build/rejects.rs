@@ -1,0 +1,97 @@
+//! Counts rejected records against the allowed number, each record once.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::error::{Error, Result};
+use crate::reject::Reason;
+
+/// Reasons named in the message of a stopped build.
+const TOP_REASONS: usize = 3;
+
+/// Which records are known to be rejected, and why.
+#[derive(Debug)]
+pub(crate) struct Rejected {
+    /// One bit a record.
+    marks: Vec<u64>,
+    records: u64,
+    rejected: u64,
+    allowed: u64,
+    reasons: BTreeMap<String, u64>,
+}
+
+impl Rejected {
+    pub(crate) fn new(records: u64, allowed: u64) -> Self {
+        let words = usize::try_from(records.div_ceil(64)).unwrap_or(0);
+        Self {
+            marks: vec![0; words],
+            records,
+            rejected: 0,
+            allowed,
+            reasons: BTreeMap::new(),
+        }
+    }
+
+    /// Counts `record`, unless it is counted already.
+    pub(crate) fn add(&mut self, record: u32, reason: &str) {
+        let (word, bit) = ((record / 64) as usize, 1 << (record % 64));
+        if self.marks[word] & bit == 0 {
+            self.marks[word] |= bit;
+            self.rejected += 1;
+            *self.reasons.entry(reason.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// Rejected records so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.rejected
+    }
+
+    /// # Errors
+    /// [`Error::TooManyRejects`] once more are rejected than allowed.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.rejected <= self.allowed {
+            return Ok(());
+        }
+        let mut top: Vec<_> = self.reasons.iter().collect();
+        top.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
+        let mut text = String::new();
+        for (reason, count) in top.into_iter().take(TOP_REASONS) {
+            let comma = if text.is_empty() { "" } else { ", " };
+            let _ = write!(text, "{comma}{reason} {count}");
+        }
+        Err(Error::TooManyRejects {
+            rejects: self.rejected,
+            records: self.records,
+            allowed: self.allowed,
+            top: text,
+        })
+    }
+}
+
+/// The code of a fault that the scan already knows, before the text stage names it exactly.
+pub(crate) const UNUSABLE: &str = "unusable_record";
+
+/// The code of `reason` as an owned text, for receipts.
+pub(crate) fn code(reason: Reason) -> String {
+    reason.code().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_counts_once_and_the_limit_is_inclusive() {
+        let mut rejected = Rejected::new(100, 2);
+        for record in [99, 0, 99, 0] {
+            rejected.add(record, "missing_image");
+        }
+        assert_eq!(rejected.count(), 2);
+        rejected.check().unwrap();
+        rejected.add(64, "bad_json");
+        let error = rejected.check().unwrap_err();
+        assert_eq!(error.exit_code(), 1);
+        assert!(error.to_string().contains("3 of 100 records rejected, more than the allowed 2: missing_image 2, bad_json 1"), "{error}");
+    }
+}

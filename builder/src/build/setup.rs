@@ -1,0 +1,199 @@
+//! From options to a plan: opens the model, lists and spools the inputs, scans them, deals.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::lock::Lock;
+use super::options::BuildOptions;
+use super::progress::{Counters, Progress};
+use super::state::{BuildState, InputState};
+use super::stop::Stop;
+use crate::error::{Error, Result};
+use crate::image::ImageRecipe;
+use crate::model::ModelFolder;
+use crate::plan::{Plan, PlanIds, ToScan, collect, image_plan_id, text_plan_id};
+use crate::publish::Publisher;
+use crate::record::RecordOptions;
+use crate::source::link::{Base, Policy};
+use crate::source::{self, Source, SourceOptions};
+use crate::text::{TextPreparer, TextRecipe};
+
+/// Where compressed and remote inputs lie as plain text until the build is committed.
+pub(crate) const SPOOL_FOLDER: &str = "spool";
+
+/// A planned build.
+pub(crate) struct Setup {
+    pub(crate) plan: Plan,
+    pub(crate) ids: PlanIds,
+    pub(crate) recipe: Value,
+    pub(crate) image_recipe: ImageRecipe,
+    pub(crate) text: TextPreparer,
+    pub(crate) model: ModelFolder,
+    pub(crate) source: Source,
+    pub(crate) publisher: Publisher,
+    pub(crate) state: BuildState,
+    pub(crate) runtime: Runtime,
+    pub(crate) pool: rayon::ThreadPool,
+    pub(crate) spooled: Vec<String>,
+    pub(crate) _lock: Lock,
+}
+
+pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result<Setup> {
+    let model = ModelFolder::open(&options.model)?;
+    let image_recipe = ImageRecipe::new(
+        options.profile,
+        options.generation,
+        model.family(),
+        model.image_constants(),
+        options.min_pixels,
+        options.max_pixels,
+    )?;
+    let text_recipe = TextRecipe::new(
+        &model,
+        options.shape,
+        options.image_tag,
+        options.label_rule,
+        options.max_tokens,
+        options.overlong,
+    );
+    let text = TextPreparer::new(&model, text_recipe.clone())?;
+    std::fs::create_dir_all(&options.output)
+        .map_err(Error::io("create folder", &options.output))?;
+    let lock = Lock::take(&options.output)?;
+    let publisher = Publisher::new(options.output.clone());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(options.threads.clamp(1, 4))
+        .enable_all()
+        .thread_name("fetch")
+        .build()
+        .map_err(Error::io("start", "the fetching threads"))?;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(options.threads)
+        .thread_name(|at| format!("prepare-{at}"))
+        .build()
+        .map_err(|error| Error::io("start", "the preparing threads")(std::io::Error::other(error)))?;
+    let source = Source::new(
+        SourceOptions {
+            endpoint: options.s3_endpoint.clone(),
+            ..SourceOptions::default()
+        },
+        runtime.handle().clone(),
+    );
+    let record_options = RecordOptions {
+        image_tag: options.image_tag,
+    };
+    let (files, spooled) = fetch_inputs(options, &source, &publisher, &runtime, stop, progress)?;
+    let image_root = options.image_root.as_deref().map(Base::parse).transpose()?;
+    let policy = Policy::new(
+        files.iter().map(|file| &file.base),
+        image_root,
+        &options.allowed_buckets,
+    )?;
+    let bytes = files.iter().filter_map(|file| file.path.metadata().ok());
+    progress.phase("plan", bytes.map(|meta| meta.len()).sum());
+    let on_bytes = |bytes| {
+        Counters::add(&progress.counters().bytes_in, bytes);
+        progress.advance(bytes);
+    };
+    let collected = pool.install(|| {
+        collect(files, options.shape, &record_options, &policy, stop, &on_bytes)
+    })?;
+    let plan = Plan::new(
+        collected,
+        policy,
+        record_options,
+        options.seed,
+        &options.splits,
+        options.partitions,
+    )?;
+    let image = image_plan_id(&plan, &(&image_recipe, options.shard_bytes))?;
+    let text_id = text_plan_id(&plan, image, &(&text_recipe, options.shard_bytes))?;
+    let ids = PlanIds {
+        image,
+        text: text_id,
+    };
+    let recipe = json!({
+        "image": image_recipe,
+        "text": text_recipe,
+        "seed": options.seed,
+        "shard_bytes": options.shard_bytes,
+        "splits": plan.deal.splits.iter().map(|split| json!({
+            "name": split.name,
+            "partitions": split.partitions,
+        })).collect::<Vec<_>>(),
+        "shares": options.splits,
+    });
+    let state = BuildState {
+        image_plan_id: ids.image,
+        text_plan_id: ids.text,
+        recipe: recipe.clone(),
+        inputs: plan
+            .files
+            .iter()
+            .map(|file| InputState {
+                name: file.name.clone(),
+                records: u64::from(file.records),
+                hash: file.hash.to_string(),
+            })
+            .collect(),
+    };
+    Ok(Setup {
+        plan,
+        ids,
+        recipe,
+        image_recipe,
+        text,
+        model,
+        source,
+        publisher,
+        state,
+        runtime,
+        pool,
+        spooled,
+        _lock: lock,
+    })
+}
+
+/// Lists the inputs and brings those that are not plain local files to the spool folder. Also gives
+/// the names of the spooled files.
+fn fetch_inputs(
+    options: &BuildOptions,
+    source: &Source,
+    publisher: &Publisher,
+    runtime: &Runtime,
+    stop: &Stop,
+    progress: &Progress,
+) -> Result<(Vec<ToScan>, Vec<String>)> {
+    let inputs = source::list(&options.inputs, source)?;
+    let spool = options.output.join(SPOOL_FOLDER);
+    progress.phase("fetch inputs", inputs.iter().map(|input| input.bytes).sum());
+    let mut files = Vec::new();
+    let mut spooled = Vec::new();
+    for input in inputs {
+        stop.check()?;
+        let bytes = input.bytes;
+        if input.needs_spool() {
+            publisher.create_folder(Path::new(SPOOL_FOLDER))?;
+        }
+        let text = source::spool(&input, &spool, source)?;
+        progress.advance(bytes);
+        if let Some(name) = spool_name(&text.path, &spool) {
+            spooled.push(name);
+        }
+        files.push(ToScan {
+            name: input.name,
+            uri: input.uri,
+            etag: input.etag,
+            base: input.base,
+            path: text.path,
+        });
+    }
+    Ok((files, spooled))
+}
+
+fn spool_name(path: &PathBuf, spool: &Path) -> Option<String> {
+    let name = path.strip_prefix(spool).ok()?;
+    name.to_str().map(str::to_owned)
+}

@@ -1,0 +1,308 @@
+//! Where rows go: cut into shards by their bytes, in plan order, each published and receipted.
+//!
+//! Owns when a shard ends. Invariant: shard and receipt depend only on the rows before them, never on
+//! where a run began, so an interrupted build ends with the same bytes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use stoker_formats::{
+    FileName, Finished, ImageEntry, ImageRow, ImageShardWriter, Receipt, RejectEntry, SampleEntry,
+    SampleRow, SampleShardWriter, ShardHead, ShardRef, SourceEntry, canonical_json,
+};
+
+use super::context::Context;
+use super::progress::Counters;
+use super::receipts::{InFolder, Receipts, Rest};
+use crate::error::{Error, Result};
+use crate::image::{ImageRecipe, float_table};
+use crate::publish::Pending;
+
+/// One of the two kinds of rows: how its shards are written.
+pub(crate) trait Kind {
+    type Row<'r>;
+    type Entry: InFolder;
+    type Writer;
+
+    /// Bytes the row adds to a shard's payload.
+    fn payload_bytes(row: &Self::Row<'_>) -> u64;
+    fn metadata(context: &Context) -> &BTreeMap<String, String>;
+    fn open(out: Pending, head: &ShardHead) -> stoker_formats::Result<Self::Writer>;
+    fn push(writer: &mut Self::Writer, row: &Self::Row<'_>) -> stoker_formats::Result<()>;
+    fn written(writer: &Self::Writer) -> u64;
+    fn finish(writer: Self::Writer) -> stoker_formats::Result<Finished<Pending, Self::Entry>>;
+}
+
+/// Image rows.
+pub(crate) struct Images;
+
+/// Sample rows.
+pub(crate) struct Samples;
+
+impl Kind for Images {
+    type Row<'r> = ImageRow<'r>;
+    type Entry = ImageEntry;
+    type Writer = ImageShardWriter<Pending>;
+
+    fn payload_bytes(row: &ImageRow<'_>) -> u64 {
+        row.patches.len() as u64
+    }
+
+    fn metadata(context: &Context) -> &BTreeMap<String, String> {
+        &context.image_metadata
+    }
+
+    fn open(out: Pending, head: &ShardHead) -> stoker_formats::Result<Self::Writer> {
+        ImageShardWriter::new(out, head)
+    }
+
+    fn push(writer: &mut Self::Writer, row: &ImageRow<'_>) -> stoker_formats::Result<()> {
+        writer.push(row)
+    }
+
+    fn written(writer: &Self::Writer) -> u64 {
+        writer.payload_bytes()
+    }
+
+    fn finish(writer: Self::Writer) -> stoker_formats::Result<Finished<Pending, ImageEntry>> {
+        writer.finish()
+    }
+}
+
+impl Kind for Samples {
+    type Row<'r> = SampleRow<'r>;
+    type Entry = SampleEntry;
+    type Writer = SampleShardWriter<Pending>;
+
+    fn payload_bytes(row: &SampleRow<'_>) -> u64 {
+        let ids = row.sample_id.len() + row.record_id.map_or(0, str::len);
+        let tokens = 4 * (row.input_ids.len() + row.labels.len());
+        (ids + tokens + 4 * row.images.len() + 12 * row.image_grid_thw.len()) as u64
+    }
+
+    fn metadata(context: &Context) -> &BTreeMap<String, String> {
+        &context.sample_metadata
+    }
+
+    fn open(out: Pending, head: &ShardHead) -> stoker_formats::Result<Self::Writer> {
+        SampleShardWriter::new(out, head)
+    }
+
+    fn push(writer: &mut Self::Writer, row: &SampleRow<'_>) -> stoker_formats::Result<()> {
+        writer.push(row)
+    }
+
+    fn written(writer: &Self::Writer) -> u64 {
+        writer.payload_bytes()
+    }
+
+    fn finish(writer: Self::Writer) -> stoker_formats::Result<Finished<Pending, SampleEntry>> {
+        writer.finish()
+    }
+}
+
+/// What the rows of one receipt have added up to.
+struct Open<K: Kind> {
+    /// `None` until the first row: a receipt of rejects alone has no shard.
+    writer: Option<K::Writer>,
+    items: Vec<u64>,
+    rejects: Vec<RejectEntry>,
+    sources: Vec<SourceEntry>,
+}
+
+impl<K: Kind> Default for Open<K> {
+    fn default() -> Self {
+        Self {
+            writer: None,
+            items: Vec::new(),
+            rejects: Vec::new(),
+            sources: Vec::new(),
+        }
+    }
+}
+
+/// Takes the rest of a partition, item by item. Dropped unfinished, it leaves what is published.
+pub(crate) struct Sink<'a, K: Kind> {
+    context: &'a Context,
+    folder: PathBuf,
+    partition: u32,
+    rest: Rest,
+    open: Open<K>,
+}
+
+impl<'a, K: Kind> Sink<'a, K> {
+    pub(crate) fn new(context: &'a Context, partition: u32, rest: Rest) -> Self {
+        Self {
+            context,
+            folder: K::Entry::folder(&context.layout).to_string().into(),
+            partition,
+            rest,
+            open: Open::default(),
+        }
+    }
+
+    /// Notes what was read for an item.
+    pub(crate) fn read(&mut self, source: SourceEntry) {
+        self.open.sources.push(source);
+    }
+
+    /// Notes a rejected item.
+    pub(crate) fn reject(&mut self, reject: RejectEntry) {
+        self.open.rejects.push(reject);
+    }
+
+    /// Ends the shard in hand if `row`, of item `item`, would make it too large.
+    pub(crate) fn make_room(
+        &mut self,
+        item: u64,
+        row: &K::Row<'_>,
+        receipts: &mut Receipts<K::Entry>,
+    ) -> Result<()> {
+        let full = self.open.writer.as_ref().is_some_and(|writer| {
+            K::written(writer) + K::payload_bytes(row) > self.context.shard_bytes
+        });
+        if full { self.close(item, receipts) } else { Ok(()) }
+    }
+
+    /// Writes the row of item `item`.
+    pub(crate) fn push(&mut self, item: u64, row: &K::Row<'_>) -> Result<()> {
+        if self.open.writer.is_none() {
+            self.open.writer = Some(self.start_shard()?);
+        }
+        if let Some(writer) = &mut self.open.writer {
+            let pushed = K::push(writer, row);
+            pushed.map_err(|error| self.fault(error))?;
+            self.open.items.push(item);
+        }
+        Counters::add(&self.context.progress.counters().bytes_out, K::payload_bytes(row));
+        Ok(())
+    }
+
+    /// Publishes what is in hand; all items up to the rest's end are then accounted for.
+    pub(crate) fn finish(mut self, receipts: &mut Receipts<K::Entry>) -> Result<()> {
+        self.close(self.rest.items.end, receipts)
+    }
+
+    fn start_shard(&self) -> Result<K::Writer> {
+        let shards = self.folder.join("shards");
+        let name = base_name(&self.shard_name());
+        let pending = self.context.publisher.create(&shards, &name)?;
+        let head = ShardHead {
+            partition: self.partition,
+            shard: self.rest.ordinal,
+            first_row: self.rest.first_row,
+            metadata: K::metadata(self.context).clone(),
+        };
+        K::open(pending, &head).map_err(|error| self.fault(error))
+    }
+
+    fn shard_name(&self) -> FileName {
+        FileName::Shard {
+            partition: self.partition,
+            ordinal: self.rest.ordinal,
+        }
+    }
+
+    /// Publishes the shard in hand and its receipt for the items before `end`.
+    fn close(&mut self, end: u64, receipts: &mut Receipts<K::Entry>) -> Result<()> {
+        if self.rest.items.start == end {
+            return Ok(());
+        }
+        let open = std::mem::take(&mut self.open);
+        let (shard, entries) = match open.writer {
+            None => (None, Vec::new()),
+            Some(writer) => {
+                let finished = K::finish(writer).map_err(|error| self.fault(error))?;
+                finished.out.publish(&base_name(&self.shard_name()))?;
+                let shard = ShardRef {
+                    bytes: finished.bytes,
+                    hash: finished.hash,
+                    rows: finished.entries.len() as u64,
+                };
+                (Some(shard), finished.entries)
+            }
+        };
+        let receipt = Receipt {
+            plan_id: K::Entry::plan_id(&self.context.layout),
+            partition: self.partition,
+            ordinal: self.rest.ordinal,
+            plan_range: [self.rest.items.start, end],
+            first_row: self.rest.first_row,
+            shard,
+            items: open.items,
+            entries,
+            rejects: open.rejects,
+            sources: open.sources,
+        };
+        let name = FileName::Receipt {
+            partition: self.partition,
+            ordinal: self.rest.ordinal,
+        };
+        self.context.publisher.publish_bytes(
+            &self.folder.join("receipts"),
+            &base_name(&name),
+            &receipt.to_bytes()?,
+        )?;
+        self.rest.ordinal += 1;
+        self.rest.first_row += receipt.entries.len() as u64;
+        self.rest.items.start = end;
+        receipts.push(receipt);
+        Ok(())
+    }
+
+    /// An encoder's error; if a write below it failed, that one, with path and free space.
+    fn fault(&self, error: stoker_formats::Error) -> Error {
+        self.context
+            .publisher
+            .take_write_fault()
+            .unwrap_or(Error::Formats(error))
+    }
+}
+
+/// The last part of a file's path inside its plan's folder.
+pub(crate) fn base_name(name: &FileName) -> String {
+    let path = name.to_string();
+    let base = Path::new(&path).file_name().unwrap_or_default();
+    base.to_string_lossy().into_owned()
+}
+
+/// What an image shard says about itself: the recipe and how bytes become floats.
+pub(crate) fn image_metadata(image: &ImageRecipe) -> BTreeMap<String, String> {
+    let table = float_table(image);
+    let text = |value: Value| String::from_utf8_lossy(&canonical_json(&value)).into_owned();
+    BTreeMap::from([
+        ("patch_size".into(), image.patch_size.to_string()),
+        ("merge_size".into(), image.merge_size.to_string()),
+        (
+            "temporal_patch_size".into(),
+            image.temporal_patch_size.to_string(),
+        ),
+        ("image_mean".into(), text(image.image_mean.to_vec().into())),
+        ("image_std".into(), text(image.image_std.to_vec().into())),
+        ("float_table".into(), table_text(&table)),
+        (
+            "recipe".into(),
+            text(serde_json::to_value(image).unwrap_or_default()),
+        ),
+    ])
+}
+
+/// Three rows of 256 float32 as little-endian hex: exact, and no parser rounds it.
+fn table_text(table: &[[f32; 256]; 3]) -> String {
+    use std::fmt::Write;
+    let mut text = String::with_capacity(3 * 256 * 8);
+    for value in table.iter().flatten() {
+        for byte in value.to_le_bytes() {
+            let _ = write!(text, "{byte:02x}");
+        }
+    }
+    text
+}
+
+/// What a sample shard says about itself: the text recipe.
+pub(crate) fn sample_metadata(text: &impl serde::Serialize) -> BTreeMap<String, String> {
+    let value = serde_json::to_value(text).unwrap_or_default();
+    let text = String::from_utf8_lossy(&canonical_json(&value)).into_owned();
+    BTreeMap::from([("recipe".into(), text)])
+}

@@ -1,0 +1,186 @@
+//! The command line, as clap parses it. Help texts stand here and nowhere else.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::build::options::{RejectLimit, parse_bytes};
+use crate::image::profile::{Generation, Profile};
+use crate::plan::SplitShare;
+use crate::record::{ImageTag, Shape};
+use crate::text::{LabelRule, Overlong};
+
+/// Prepares a multimodal training set once, offline, into a verified cache of tensors.
+#[derive(Debug, Parser)]
+#[command(name = "stoker", version, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 stopped by too many rejects or damage found, 2 could not run.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Build a cache from JSONL records and their images
+    Build(Box<BuildArgs>),
+    /// Check a cache: manifest, file hashes and, with --deep, every row
+    Verify(VerifyArgs),
+    /// Show what a cache holds, or one sample of it
+    Inspect(InspectArgs),
+    /// Show distributions of tokens, labels, patches and image sizes
+    Stats(StatsArgs),
+    /// Prepare one image given on stdin and exit (used by the builder itself)
+    #[command(hide = true)]
+    TryImage(TryImageArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BuildArgs {
+    /// JSONL files, globs, folders, s3://bucket/key or s3://bucket/prefix/ (.jsonl, .jsonl.gz, .jsonl.zst)
+    #[arg(long, required = true, num_args = 1.., value_name = "URI")]
+    pub(crate) input: Vec<String>,
+    /// Hugging Face model folder: tokenizer, chat template, processor configuration
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: PathBuf,
+    /// Folder of the cache, on a local disk
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+    /// Where image links start [default: at the JSONL file they stand in]
+    #[arg(long, value_name = "URI")]
+    pub(crate) image_root: Option<String>,
+    /// Shape of the records: auto, messages, llava, swift, sharegpt or vqa
+    #[arg(long, default_value = "auto", value_parser = parse_schema, value_name = "SHAPE")]
+    pub(crate) schema: SchemaArg,
+    /// What becomes of <image> tags: strip as Qwen's finetune code, inplace as ms-swift and LLaMA-Factory
+    #[arg(long, default_value = "strip", value_name = "RULE")]
+    pub(crate) image_tag: ImageTag,
+    /// What images are bit-exact with: tv_path, tv_path_ft, tv_pilobj, pil_path, qwenvl; or fast, which is not exact
+    #[arg(long, default_value = "tv_path", value_name = "PROFILE")]
+    pub(crate) profile: Profile,
+    /// Major version of transformers that is the reference: 4 or 5
+    #[arg(long, default_value = "5", value_name = "MAJOR")]
+    pub(crate) transformers: Generation,
+    /// Least area of a resized image, in pixels [default: the model's]
+    #[arg(long, value_name = "N")]
+    pub(crate) min_pixels: Option<u64>,
+    /// Largest area of a resized image, in pixels [default: the model's]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_pixels: Option<u64>,
+    /// Longest sample, in tokens [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<u32>,
+    /// What becomes of longer samples: reject, or truncate-turns
+    #[arg(long, default_value = "reject", value_name = "RULE", requires = "max_tokens")]
+    pub(crate) overlong: Overlong,
+    /// Which tokens are learnt: structure, or qwen_finetune with the quirk of the official script
+    #[arg(long, default_value = "structure", value_name = "RULE")]
+    pub(crate) label_rule: LabelRule,
+    /// Seed of the deal and the order of samples
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) seed: u64,
+    /// Partitions of the main split [default: the largest of 1, 2, 4, 12, 48, 240, 960 that leaves 256 samples each]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) partitions: Option<u32>,
+    /// Target size of a shard
+    #[arg(long, default_value = "512MiB", value_parser = parse_bytes, value_name = "SIZE")]
+    pub(crate) shard_bytes: u64,
+    /// A split beside train and its share, as in val=0.5%; drawn by first image
+    #[arg(long, num_args = 1.., value_name = "NAME=SHARE")]
+    pub(crate) split: Vec<SplitShare>,
+    /// skip rejected records, or fail at the first one
+    #[arg(long, default_value = "skip", value_name = "RULE")]
+    pub(crate) on_reject: OnReject,
+    /// How many records may be rejected before the build stops: a number or a percentage
+    #[arg(long, default_value = "1%", value_name = "N|P%")]
+    pub(crate) max_rejects: RejectLimit,
+    /// Threads that prepare images and text [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Bound on bytes in flight between fetch and write
+    #[arg(long, default_value = "2GiB", value_parser = parse_bytes, value_name = "SIZE")]
+    pub(crate) memory_budget: u64,
+    /// S3 endpoint, for servers other than Amazon's
+    #[arg(long, env = "AWS_ENDPOINT_URL", value_name = "URL", hide_env_values = true)]
+    pub(crate) s3_endpoint: Option<String>,
+    /// Buckets that s3:// links may name, beside the inputs' own
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    pub(crate) allow_bucket: Vec<String>,
+    /// Drop an unfinished build of something else in the output folder
+    #[arg(long)]
+    pub(crate) restart: bool,
+    /// After the commit, remove the folders of earlier plans
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// Print the plan and what it will take, and stop
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print one JSON object at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What the first rejected record does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum OnReject {
+    /// Leave it out.
+    Skip,
+    /// Stop the build.
+    Fail,
+}
+
+/// A shape, or `None` for `auto`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SchemaArg(pub(crate) Option<Shape>);
+
+fn parse_schema(text: &str) -> Result<SchemaArg, String> {
+    if text == "auto" {
+        return Ok(SchemaArg(None));
+    }
+    text.parse().map(|shape| SchemaArg(Some(shape)))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The cache's folder
+    pub(crate) cache: PathBuf,
+    /// Check every row: its checksum, its tokens, labels and images
+    #[arg(long)]
+    pub(crate) deep: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The cache's folder
+    pub(crate) cache: PathBuf,
+    /// A sample, by its sample id (file:line) or its record's own id
+    #[arg(long, value_name = "ID", conflicts_with = "row")]
+    pub(crate) sample: Option<String>,
+    /// A sample, by its number in the cache
+    #[arg(long, value_name = "N")]
+    pub(crate) row: Option<u64>,
+    /// Write the sample's image back from its patches; several images get -1, -2, ... before the extension
+    #[arg(long, value_name = "FILE.png")]
+    pub(crate) image: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// The cache's folder
+    pub(crate) cache: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TryImageArgs {
+    /// The image recipe, as JSON
+    #[arg(long)]
+    pub(crate) recipe: String,
+}

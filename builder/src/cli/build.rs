@@ -1,0 +1,147 @@
+//! `stoker build`: from arguments to options, and the report.
+
+use std::fmt::Write;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use indicatif::{HumanBytes, HumanCount, HumanDuration};
+
+use super::args::{BuildArgs, OnReject};
+use super::{DONE, printer};
+use crate::build::options::RejectLimit;
+use crate::build::{self, BuildOptions, BuildReport, PlanReport, Progress, SplitReport, Stop};
+use crate::error::{Error, Result};
+
+pub(super) fn run(args: &BuildArgs) -> Result<u8> {
+    let options = options(args);
+    let stop = Stop::on_signals().map_err(Error::io("watch for", "signals"))?;
+    let progress = Progress::on_stderr(options.threads);
+    if args.dry_run {
+        let report = build::plan(&options, &stop, &progress)?;
+        drop(progress);
+        if args.json {
+            printer::json(&report)?;
+        } else {
+            printer::data(&plan_text(&report))?;
+        }
+    } else {
+        let report = build::build(&options, &stop, &progress)?;
+        drop(progress);
+        if args.json {
+            printer::json(&report)?;
+        } else {
+            printer::data(&build_text(&report))?;
+        }
+    }
+    Ok(DONE)
+}
+
+fn options(args: &BuildArgs) -> BuildOptions {
+    let cores = || available_parallelism().map_or(1, std::num::NonZero::get);
+    BuildOptions {
+        inputs: args.input.clone(),
+        model: args.model.clone(),
+        output: args.output.clone(),
+        image_root: args.image_root.clone(),
+        shape: args.schema.0,
+        image_tag: args.image_tag,
+        profile: args.profile,
+        generation: args.transformers,
+        min_pixels: args.min_pixels,
+        max_pixels: args.max_pixels,
+        max_tokens: args.max_tokens,
+        overlong: args.overlong,
+        label_rule: args.label_rule,
+        seed: args.seed,
+        partitions: args.partitions,
+        shard_bytes: args.shard_bytes,
+        splits: args.split.clone(),
+        max_rejects: match args.on_reject {
+            OnReject::Skip => args.max_rejects,
+            OnReject::Fail => RejectLimit::Count(0),
+        },
+        threads: args.threads.map_or_else(cores, usize::from),
+        memory_budget_bytes: args.memory_budget,
+        s3_endpoint: args.s3_endpoint.clone(),
+        allowed_buckets: args.allow_bucket.clone(),
+        restart: args.restart,
+        prune: args.prune,
+    }
+}
+
+fn plan_text(report: &PlanReport) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "records     {} ({} unusable)",
+        HumanCount(report.records),
+        HumanCount(report.faulty_records)
+    );
+    let _ = writeln!(text, "images      {}", HumanCount(report.images));
+    splits_text(&mut text, &report.splits, "records");
+    let _ = writeln!(text, "partitions  {}", report.partitions);
+    let _ = writeln!(text, "shards      about {}", report.shards);
+    let _ = writeln!(
+        text,
+        "to write    about {} ({} of it pixels)",
+        HumanBytes(report.bytes),
+        HumanBytes(report.image_bytes)
+    );
+    let _ = writeln!(
+        text,
+        "free        {}{}",
+        HumanBytes(report.free_bytes),
+        if report.fits { "" } else { ": it does not fit" }
+    );
+    let time = Duration::from_secs_f64(report.seconds);
+    let _ = writeln!(text, "time        about {}, if the source keeps up", HumanDuration(time));
+    let _ = writeln!(text, "image plan  {}", report.image_plan_id);
+    let _ = writeln!(text, "text plan   {}", report.text_plan_id);
+    text
+}
+
+fn build_text(report: &BuildReport) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "cache        {}", report.output);
+    let _ = writeln!(text, "fingerprint  {}", report.fingerprint);
+    splits_text(&mut text, &report.splits, "samples");
+    let _ = writeln!(
+        text,
+        "tokens       {} ({} learnt)",
+        HumanCount(report.tokens),
+        HumanCount(report.loss_tokens)
+    );
+    let _ = writeln!(
+        text,
+        "images       {} ({} rejected)",
+        HumanCount(report.images),
+        HumanCount(report.rejected_images)
+    );
+    let _ = writeln!(text, "bytes        {}", HumanBytes(report.bytes));
+    let _ = writeln!(
+        text,
+        "rejects      {} of {} records",
+        HumanCount(report.rejected),
+        HumanCount(report.records)
+    );
+    let mut reasons: Vec<_> = report.rejects.iter().collect();
+    reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
+    for (reason, count) in reasons {
+        let _ = writeln!(text, "  {count:>9}  {reason}");
+    }
+    let time = Duration::from_secs_f64(report.seconds);
+    let _ = writeln!(text, "time         {:.1} s", time.as_secs_f64());
+    text
+}
+
+fn splits_text(text: &mut String, splits: &[SplitReport], what: &str) {
+    for split in splits {
+        let _ = writeln!(
+            text,
+            "split        {}: {} {what} in {} partitions",
+            split.name,
+            HumanCount(split.samples),
+            split.partitions
+        );
+    }
+}

@@ -1,0 +1,42 @@
+//! The `stoker` command: arguments in, exit code out. The work is done by the library.
+
+mod args;
+mod build;
+mod printer;
+mod try_image;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use crate::error::Result;
+use args::{Cli, Command};
+
+/// Exit code of a command that did what it was asked.
+const DONE: u8 = 0;
+
+/// Runs the command line `args` and gives the process's exit code: 0 done, 1 stopped by too many
+/// rejects or damage found, 2 could not run, 128 + signal when interrupted.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
+    };
+    match dispatch(&cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            printer::error(&error);
+            error.exit_code()
+        }
+    }
+}
+
+fn dispatch(command: &Command) -> Result<u8> {
+    match command {
+        Command::Build(args) => build::run(args),
+        Command::TryImage(args) => try_image::run(args).map(|()| DONE),
+    }
+}

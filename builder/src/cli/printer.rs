@@ -1,0 +1,38 @@
+//! The two streams: stdout is data, stderr is messages.
+
+use std::io::{self, Write};
+
+use crate::error::{Error, Result};
+
+/// Writes `text` to stdout. A reader that has gone is no fault.
+///
+/// # Errors
+/// The system's reason for any other failure.
+pub(crate) fn data(text: &str) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::io("write", "stdout")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes one JSON object and a line break to stdout.
+///
+/// # Errors
+/// As [`data`].
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Error::io("write", "stdout")(io::Error::other(error)))?;
+    data(&format!("{text}\n"))
+}
+
+/// Writes an error and its hint to stderr.
+pub(crate) fn error(error: &Error) {
+    let mut text = format!("error: {error}\n");
+    if let Some(hint) = error.hint() {
+        text.push_str(&format!("\nhint: {hint}\n"));
+    }
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}

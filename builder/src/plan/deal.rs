@@ -1,0 +1,225 @@
+//! The deal: groups of records with the same first image, shuffled once and dealt round-robin.
+//!
+//! Image groups and text-only records are shuffled and dealt apart, so that the place of an image
+//! depends on image links alone. Invariant: every record is in exactly one partition.
+
+use stoker_formats::{Key, Permutation};
+
+use super::splits::{self, SplitPlan, SplitShare, default_partitions};
+use super::Collected;
+use crate::error::{Error, Result};
+
+/// No group: the image is nobody's first one.
+const NONE: u32 = u32::MAX;
+
+/// Who goes where.
+#[derive(Debug)]
+pub struct Deal {
+    seed: u64,
+    /// The splits, the main one first.
+    pub splits: Vec<SplitPlan>,
+    /// Groups in dealt order.
+    group_order: Vec<u32>,
+    /// Records of group `g`: `group_records[group_starts[g]..group_starts[g + 1]]`.
+    group_starts: Vec<u32>,
+    group_records: Vec<u32>,
+    /// Text-only records in dealt order.
+    text_order: Vec<u32>,
+}
+
+impl Deal {
+    pub(super) fn new(
+        collected: &Collected,
+        seed: u64,
+        shares: &[SplitShare],
+        partitions: Option<u32>,
+    ) -> Result<Self> {
+        let records = u32::try_from(collected.lines.len()).unwrap_or(NONE);
+        let (group_of, groups) = group(collected, records);
+        let (group_starts, group_records, texts) = sort_by_group(&group_of, groups);
+        let group_order = shuffled(Key::derive(seed, "deal image groups", &[]), groups);
+        let text_count = u32::try_from(texts.len()).unwrap_or(NONE);
+        let text_order = shuffled(Key::derive(seed, "deal text-only records", &[]), text_count)
+            .into_iter()
+            .map(|at| texts[at as usize])
+            .collect();
+        let mut deal = Self {
+            seed,
+            splits: Vec::new(),
+            group_order,
+            group_starts,
+            group_records,
+            text_order,
+        };
+        deal.splits = deal.plan_splits(groups, text_count, shares, partitions)?;
+        Ok(deal)
+    }
+
+    fn plan_splits(
+        &self,
+        groups: u32,
+        texts: u32,
+        shares: &[SplitShare],
+        partitions: Option<u32>,
+    ) -> Result<Vec<SplitPlan>> {
+        if shares.iter().map(|share| share.millionths).sum::<u64>() >= 1_000_000 {
+            return Err(Error::Usage {
+                what: "the splits' shares leave nothing to train on".into(),
+                hint: "let the shares of all --split sum up to less than 100%".into(),
+            });
+        }
+        let names = std::iter::once(splits::MAIN_SPLIT.to_owned())
+            .chain(shares.iter().map(|share| share.name.clone()));
+        let ranges = splits::cut(groups, shares).into_iter().zip(splits::cut(texts, shares));
+        let mut first_partition = 0;
+        let mut planned = Vec::new();
+        for (name, (groups, texts)) in names.zip(ranges) {
+            let grouped: u64 = groups.clone().map(|at| self.group_at(at).len() as u64).sum();
+            let records = grouped + texts.len() as u64;
+            let count = match partitions {
+                Some(partitions) if first_partition == 0 => partitions,
+                _ => default_partitions(records),
+            };
+            planned.push(SplitPlan {
+                name,
+                first_partition,
+                partitions: count,
+                records,
+                groups,
+                texts,
+            });
+            first_partition += count;
+        }
+        Ok(planned)
+    }
+
+    /// Partitions of all splits.
+    #[must_use]
+    pub fn partitions(&self) -> u32 {
+        self.splits.iter().map(|split| split.partitions).sum()
+    }
+
+    /// The seed of the build.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The split that holds `partition`.
+    #[must_use]
+    pub fn split_of(&self, partition: u32) -> &SplitPlan {
+        let after = self
+            .splits
+            .partition_point(|split| split.first_partition <= partition);
+        &self.splits[after - 1]
+    }
+
+    fn group_at(&self, position: u32) -> &[u32] {
+        let group = self.group_order[position as usize] as usize;
+        &self.group_records[self.group_starts[group] as usize..self.group_starts[group + 1] as usize]
+    }
+
+    /// The image groups of a partition, in dealt order.
+    fn partition_groups(&self, partition: u32) -> impl Iterator<Item = &[u32]> {
+        let split = self.split_of(partition);
+        let first = partition - split.first_partition;
+        split
+            .groups
+            .clone()
+            .skip(first as usize)
+            .step_by(split.partitions as usize)
+            .map(|position| self.group_at(position))
+    }
+
+    /// The distinct images of a partition, groups in dealt order, then order of appearance.
+    pub(super) fn partition_images<'a>(
+        &'a self,
+        partition: u32,
+        images_of: impl Fn(u32) -> &'a [u32],
+    ) -> Vec<u32> {
+        let mut seen = std::collections::HashSet::new();
+        self.partition_groups(partition)
+            .flatten()
+            .flat_map(|record| images_of(*record))
+            .copied()
+            .filter(|image| seen.insert(*image))
+            .collect()
+    }
+
+    /// The records of a partition, shuffled so that every shard is a random subset.
+    pub(super) fn partition_records(&self, partition: u32) -> Vec<u32> {
+        let split = self.split_of(partition);
+        let first = partition - split.first_partition;
+        let texts = split
+            .texts
+            .clone()
+            .skip(first as usize)
+            .step_by(split.partitions as usize)
+            .map(|position| self.text_order[position as usize]);
+        let records: Vec<u32> = self
+            .partition_groups(partition)
+            .flatten()
+            .copied()
+            .chain(texts)
+            .collect();
+        let key = Key::derive(self.seed, "order of samples", &[u64::from(partition)]);
+        let count = u32::try_from(records.len()).unwrap_or(NONE);
+        shuffled(key, count)
+            .into_iter()
+            .map(|at| records[at as usize])
+            .collect()
+    }
+}
+
+/// `0..count` in the keyed order.
+fn shuffled(key: Key, count: u32) -> Vec<u32> {
+    let permutation = Permutation::new(key, u64::from(count));
+    (0..u64::from(count))
+        .map(|at| u32::try_from(permutation.get(at)).unwrap_or(NONE))
+        .collect()
+}
+
+/// The group of every record ([`NONE`] for text-only ones); groups are numbered in order of appearance.
+fn group(collected: &Collected, records: u32) -> (Vec<u32>, u32) {
+    let mut group_of_image = vec![NONE; collected.images.len()];
+    let mut groups = 0;
+    let group_of = (0..records as usize)
+        .map(|record| {
+            let links = collected.link_starts[record]..collected.link_starts[record + 1];
+            if links.is_empty() {
+                return NONE;
+            }
+            let leader = collected.links[links.start as usize] as usize;
+            if group_of_image[leader] == NONE {
+                group_of_image[leader] = groups;
+                groups += 1;
+            }
+            group_of_image[leader]
+        })
+        .collect();
+    (group_of, groups)
+}
+
+/// Records sorted by group (stable), where each group starts, and the text-only records.
+fn sort_by_group(group_of: &[u32], groups: u32) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
+    let mut starts = vec![0u32; groups as usize + 1];
+    for group in group_of.iter().filter(|group| **group != NONE) {
+        starts[*group as usize + 1] += 1;
+    }
+    for at in 1..starts.len() {
+        starts[at] += starts[at - 1];
+    }
+    let mut next = starts.clone();
+    let mut sorted = vec![0; starts[groups as usize] as usize];
+    let mut texts = Vec::new();
+    for (record, group) in (0u32..).zip(group_of) {
+        if *group == NONE {
+            texts.push(record);
+        } else {
+            let place = &mut next[*group as usize];
+            sorted[*place as usize] = record;
+            *place += 1;
+        }
+    }
+    (starts, sorted, texts)
+}

@@ -1,0 +1,179 @@
+//! What a build will write, judged from a seeded sample of its records and the headers of their images.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use super::Plan;
+use crate::build::receipts::{ImageReceipts, Layout, SampleReceipts};
+use crate::error::Result;
+use crate::image::{ImageRecipe, Preparer, probe};
+use crate::record;
+use crate::source::{FetchError, Source};
+use crate::text::TextPreparer;
+
+/// Records looked at; their images are fetched whole.
+const SAMPLE_RECORDS: usize = 48;
+
+/// Room for indexes, receipts, tables and the spread of the sample.
+const SAFETY_PERCENT: u64 = 10;
+
+/// Bytes a row costs outside its payload: index, receipt, tables, offsets.
+const ROW_OVERHEAD_BYTES: u64 = 400;
+
+/// The expected size of a cache and the work behind it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Estimate {
+    /// Bytes of all image shards.
+    pub image_bytes: u64,
+    /// Bytes of everything that is not pixels.
+    pub text_bytes: u64,
+    /// Processor time to prepare all images on one thread; zero unless asked for.
+    pub image_time: Duration,
+    /// Processor time to prepare all text on one thread.
+    pub text_time: Duration,
+}
+
+impl Estimate {
+    /// Bytes of the whole cache.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.image_bytes + self.text_bytes
+    }
+}
+
+/// What the estimate looks with.
+pub(crate) struct Tools<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) handle: &'a Handle,
+    pub(crate) image_recipe: &'a ImageRecipe,
+    pub(crate) text: &'a TextPreparer,
+    pub(crate) layout: &'a Layout,
+    /// The output folder, where receipts may already stand.
+    pub(crate) output: &'a Path,
+}
+
+#[derive(Default)]
+struct Sums {
+    images: u64,
+    patch_bytes: u64,
+    image_time: Duration,
+    records: u64,
+    sample_bytes: u64,
+    text_time: Duration,
+}
+
+/// What earlier runs have done.
+#[derive(Default)]
+struct Covered {
+    images: u64,
+    records: u64,
+    /// Grids of the images of the first partition, by number in the plan.
+    grids: HashMap<u32, [i32; 3]>,
+}
+
+/// Looks at the first records of the first partition: the deal made them a random sample. Images that
+/// a receipt knows are not fetched. With `timed`, the others are decoded too, to measure the time.
+pub(crate) fn estimate(plan: &Plan, tools: &Tools<'_>, timed: bool) -> Result<Estimate> {
+    let covered = covered(plan, tools)?;
+    let images = (plan.images.len() as u64).saturating_sub(covered.images);
+    let records = plan.records().saturating_sub(covered.records);
+    if records == 0 && images == 0 {
+        return Ok(Estimate::default());
+    }
+    let mut preparer = timed.then(|| Preparer::new(tools.image_recipe.clone()));
+    let mut sums = Sums::default();
+    for record in plan.partition_records(0).into_iter().take(SAMPLE_RECORDS) {
+        look(plan, record, tools, &covered.grids, preparer.as_mut(), &mut sums)?;
+    }
+    let scaled = |sum: u64, seen: u64, all: u64| {
+        let whole = u128::from(sum) * u128::from(all) / u128::from(seen.max(1));
+        u64::try_from(whole * u128::from(100 + SAFETY_PERCENT) / 100).unwrap_or(u64::MAX)
+    };
+    Ok(Estimate {
+        image_bytes: scaled(sums.patch_bytes, sums.images, images),
+        text_bytes: scaled(sums.sample_bytes, sums.records, records)
+            + ROW_OVERHEAD_BYTES * (images + records),
+        image_time: times(sums.image_time, sums.images, images),
+        text_time: times(sums.text_time, sums.records, records),
+    })
+}
+
+fn covered(plan: &Plan, tools: &Tools<'_>) -> Result<Covered> {
+    let mut covered = Covered::default();
+    for partition in 0..plan.deal.partitions() {
+        let receipts = ImageReceipts::load(tools.output, tools.layout, partition)?;
+        covered.images += receipts.covered();
+        if partition == 0 {
+            let images = plan.partition_images(partition);
+            for receipt in receipts.all() {
+                for (item, entry) in receipt.items.iter().zip(&receipt.entries) {
+                    if let Some(image) = usize::try_from(*item).ok().and_then(|at| images.get(at)) {
+                        covered.grids.insert(*image, entry.grid_thw);
+                    }
+                }
+            }
+        }
+        covered.records += SampleReceipts::load(tools.output, tools.layout, partition)?.covered();
+    }
+    Ok(covered)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn times(sum: Duration, seen: u64, all: u64) -> Duration {
+    sum.mul_f64(all as f64 / seen.max(1) as f64)
+}
+
+/// Looks at one record. Whatever would be rejected adds nothing.
+fn look(
+    plan: &Plan,
+    record: u32,
+    tools: &Tools<'_>,
+    known: &HashMap<u32, [i32; 3]>,
+    mut preparer: Option<&mut Preparer>,
+    sums: &mut Sums,
+) -> Result<()> {
+    let mut line = Vec::new();
+    if plan.read_line(record, &mut line)?.is_err() {
+        return Ok(());
+    }
+    let shape = plan.file_of(record).shape;
+    let Ok(parsed) = record::parse(&line, shape, plan.record_options()) else {
+        return Ok(());
+    };
+    let mut grids = Vec::new();
+    for image in plan.record_images(record) {
+        if let Some(grid) = known.get(image) {
+            grids.push(*grid);
+            continue;
+        }
+        let (_, link) = plan.image_link(*image)?;
+        let bytes = match tools.handle.block_on(tools.source.fetch(&link)) {
+            Ok(fetched) => fetched.bytes,
+            Err(FetchError::Reject(_)) => continue,
+            Err(FetchError::Stop(error)) => return Err(error),
+        };
+        let Ok(probed) = probe(&bytes, tools.image_recipe) else {
+            continue;
+        };
+        if let Some(preparer) = preparer.as_deref_mut() {
+            let start = Instant::now();
+            let _ = preparer.prepare(&bytes);
+            sums.image_time += start.elapsed();
+        }
+        sums.images += 1;
+        sums.patch_bytes += probed.patches_bytes();
+        grids.push(probed.grid_thw);
+    }
+    let start = Instant::now();
+    if grids.len() == parsed.links.len()
+        && let Ok(prepared) = tools.text.prepare(&parsed, &grids)
+    {
+        sums.text_time += start.elapsed();
+        sums.records += 1;
+        sums.sample_bytes += 8 * prepared.input_ids.len() as u64;
+    }
+    Ok(())
+}

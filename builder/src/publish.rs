@@ -1,0 +1,274 @@
+//! The only door to durable files: temp in the same folder, write, fsync, close, rename, fsync folder.
+//!
+//! Owns everything that must survive a power cut. Invariant: a name without the temp suffix is
+//! complete, because it appears only by a rename after the file's own fsync. A failed write, fsync,
+//! close or rename abandons the temp file and is never retried on the same file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Suffix of a file that is being written. One builder owns the output, so the name can be fixed:
+/// the next try at the same file finds and replaces what a dead builder left.
+pub(crate) const TEMP_SUFFIX: &str = ".tmp";
+
+/// Few system calls for the small buffers between the large ones.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Published files of a cache are never written again.
+const MODE_IMMUTABLE: u32 = 0o444;
+
+/// The manifest and the state of a running build are replaced.
+const MODE_REPLACED: u32 = 0o644;
+
+/// Creates and publishes files below one output folder.
+#[derive(Debug, Clone)]
+pub struct Publisher {
+    root: PathBuf,
+    remaining_bytes: Arc<AtomicU64>,
+    /// The last failed write: path and reason. Encoders between us and the file keep only its text.
+    write_fault: Arc<Mutex<Option<(PathBuf, io::Error)>>>,
+}
+
+impl Publisher {
+    /// A publisher for the output folder `root`, which must exist.
+    #[must_use]
+    pub fn new(root: PathBuf) -> Self {
+        Self {
+            root,
+            remaining_bytes: Arc::default(),
+            write_fault: Arc::default(),
+        }
+    }
+
+    /// The output folder.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Says how many bytes are still to be written, for the message of a full disk.
+    pub fn set_remaining_bytes(&self, bytes: u64) {
+        self.remaining_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Makes a folder and its parents below the root, durably.
+    ///
+    /// # Errors
+    /// The system's reason, naming the folder.
+    pub fn create_folder(&self, relative: &Path) -> Result<PathBuf> {
+        let mut folder = self.root.clone();
+        for part in relative {
+            let parent = folder.clone();
+            folder.push(part);
+            match fs::create_dir(&folder) {
+                Ok(()) => sync_folder(&parent)?,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(self.fault("create folder", &folder, error)),
+            }
+        }
+        Ok(folder)
+    }
+
+    /// Starts a file in the existing folder `folder` below the root.
+    ///
+    /// # Errors
+    /// The system's reason, naming the file.
+    pub fn create(&self, folder: &Path, name: &str) -> Result<Pending> {
+        let folder = self.root.join(folder);
+        let temp = folder.join(format!(".{name}{TEMP_SUFFIX}"));
+        remove_leftover(&temp).map_err(|error| self.fault("remove", &temp, error))?;
+        let file = OpenOptions::new()
+            .write(true)
+            .read(true)
+            .create_new(true)
+            .mode(MODE_REPLACED)
+            .open(&temp)
+            .map_err(|error| self.fault("create", &temp, error))?;
+        Ok(Pending {
+            writer: Some(BufWriter::with_capacity(BUFFER_BYTES, file)),
+            temp,
+            folder,
+            publisher: self.clone(),
+        })
+    }
+
+    /// Publishes `bytes` as the immutable file `name`.
+    ///
+    /// # Errors
+    /// The system's reason, naming the file.
+    pub fn publish_bytes(&self, folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+        let mut pending = self.create(folder, name)?;
+        pending.put(bytes)?;
+        pending.publish(name)
+    }
+
+    /// Replaces the file `name` by `bytes`, atomically: readers see the old or the new one.
+    ///
+    /// # Errors
+    /// The system's reason, naming the file.
+    pub fn replace_bytes(&self, folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+        let mut pending = self.create(folder, name)?;
+        pending.put(bytes)?;
+        pending.finish(name, MODE_REPLACED)
+    }
+
+    /// Removes a file of ours, durably. A missing one is no fault.
+    ///
+    /// # Errors
+    /// The system's reason, naming the file.
+    pub fn remove(&self, folder: &Path, name: &str) -> Result<()> {
+        let folder = self.root.join(folder);
+        let path = folder.join(name);
+        match fs::remove_file(&path) {
+            Ok(()) => sync_folder(&folder),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(self.fault("remove", &path, error)),
+        }
+    }
+
+    /// The error of the last write that failed below an encoder, once.
+    pub fn take_write_fault(&self) -> Option<Error> {
+        let (path, error) = self.lock_write_fault().take()?;
+        Some(self.fault("write", &path, error))
+    }
+
+    fn lock_write_fault(&self) -> MutexGuard<'_, Option<(PathBuf, io::Error)>> {
+        self.write_fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error of a failed operation; a full disk is told apart, with needed and free bytes.
+    pub fn fault(&self, action: &'static str, path: &Path, error: io::Error) -> Error {
+        let full = matches!(
+            error.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        );
+        if full {
+            return Error::DiskFull {
+                path: self.root.clone(),
+                needed: self.remaining_bytes.load(Ordering::Relaxed),
+                free: free_bytes(&self.root).unwrap_or(0),
+            };
+        }
+        Error::io(action, path)(error)
+    }
+}
+
+/// A file being written. Dropped unpublished, it is removed.
+#[derive(Debug)]
+pub struct Pending {
+    /// `None` once published or abandoned.
+    writer: Option<BufWriter<File>>,
+    temp: PathBuf,
+    folder: PathBuf,
+    publisher: Publisher,
+}
+
+impl Pending {
+    /// Appends `bytes`.
+    ///
+    /// # Errors
+    /// The system's reason, naming the file.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.write_all(bytes)
+            .map_err(|error| self.publisher.fault("write", &self.temp, error))
+    }
+
+    /// Makes the file durable and visible as the immutable `name` in its folder.
+    ///
+    /// # Errors
+    /// The system's reason, naming the file; the temp file is then abandoned.
+    pub fn publish(self, name: &str) -> Result<()> {
+        self.finish(name, MODE_IMMUTABLE)
+    }
+
+    fn finish(mut self, name: &str, mode: u32) -> Result<()> {
+        let Some(mut writer) = self.writer.take() else {
+            return Ok(());
+        };
+        let target = self.folder.join(name);
+        let outcome = (|| {
+            writer.flush().map_err(|error| ("write", error))?;
+            let file = writer.into_inner().map_err(|error| ("write", error.into_error()))?;
+            file.set_permissions(fs::Permissions::from_mode(mode))
+                .map_err(|error| ("set the mode of", error))?;
+            file.sync_all().map_err(|error| ("sync", error))?;
+            // NFS and FUSE report late write errors at close.
+            nix::unistd::close(file).map_err(|error| ("close", error.into()))?;
+            fs::rename(&self.temp, &target).map_err(|error| ("rename", error))
+        })();
+        if let Err((action, error)) = outcome {
+            let fault = self.publisher.fault(action, &self.temp, error);
+            let _ = fs::remove_file(&self.temp);
+            return Err(fault);
+        }
+        sync_folder(&self.folder)
+    }
+}
+
+impl Write for Pending {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(writer) = &mut self.writer else {
+            return Err(io::Error::other("file is already published"));
+        };
+        writer.write(bytes).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted {
+                let copy = error
+                    .raw_os_error()
+                    .map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
+                let fault = (self.temp.clone(), copy);
+                *self.publisher.lock_write_fault() = Some(fault);
+            }
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.as_mut().map_or(Ok(()), Write::flush)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            // The buffer of an abandoned file is not worth a write.
+            drop(writer.into_parts());
+            let _ = fs::remove_file(&self.temp);
+        }
+    }
+}
+
+/// Bytes an unprivileged process may still write on the file system of `path`.
+///
+/// # Errors
+/// The system's reason, naming the folder.
+pub fn free_bytes(path: &Path) -> Result<u64> {
+    let stat = rustix::fs::statvfs(path)
+        .map_err(|error| Error::io("read the free space of", path)(error.into()))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Makes the names in `folder` durable.
+fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(Error::io("sync folder", folder))
+}
+
+/// Removes the regular file that a dead builder left under a temp name; anything else there is a
+/// stranger's and stays.
+fn remove_leftover(temp: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(temp) {
+        Ok(meta) if meta.is_file() => fs::remove_file(temp),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "not a regular file, so not ours",
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}

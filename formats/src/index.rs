@@ -1,0 +1,276 @@
+//! Indexes: one fixed-width row for each image or sample of a partition, in one record batch.
+//!
+//! Owns writing them and looking rows up. Invariant: opening checks the layout and costs nothing a row; a row is decoded
+//! from the kept bytes when it is asked for.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, FixedSizeBinaryArray, UInt32Array, UInt64Array};
+use arrow_buffer::Buffer;
+
+use crate::checksum::{ContentHash, NULL_LENGTH};
+use crate::columns::{IMAGE_INDEX, SAMPLE_INDEX, Table};
+use crate::error::{Error, Result};
+use crate::frame::{Frame, fault};
+use crate::layout::Buffers;
+use crate::row::{ImageEntry, ImageKey, SampleEntry};
+use crate::shard::{ArrowFile, file_metadata, take_file_metadata};
+use crate::shard_image::fixed_list;
+
+/// A file that was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Their hash.
+    pub hash: ContentHash,
+}
+
+fn write(
+    out: impl Write,
+    table: &'static Table,
+    partition: u32,
+    columns: Vec<ArrayRef>,
+) -> Result<Written> {
+    let mut file = ArrowFile::new(out, table, &file_metadata(table, partition))?;
+    file.write(columns, &[])?;
+    let (_, bytes, hash) = file.finish()?;
+    Ok(Written { bytes, hash })
+}
+
+fn u32s(numbers: impl Iterator<Item = u32>) -> ArrayRef {
+    Arc::new(UInt32Array::from_iter_values(numbers))
+}
+
+fn u64s(numbers: impl Iterator<Item = u64>) -> ArrayRef {
+    Arc::new(UInt64Array::from_iter_values(numbers))
+}
+
+/// Writes the image index of `partition` to `out`; row `i` is `entries[i]`.
+pub fn write_image_index(
+    out: impl Write,
+    partition: u32,
+    entries: &[ImageEntry],
+) -> Result<Written> {
+    let encode = Error::arrow(IMAGE_INDEX.name);
+    let keys = entries
+        .iter()
+        .flat_map(|entry| entry.key.0)
+        .collect::<Vec<u8>>();
+    let keys = FixedSizeBinaryArray::try_new(16, Buffer::from_vec(keys), None).map_err(&encode)?;
+    let grids = entries.iter().flat_map(|entry| entry.grid_thw).collect();
+    let sizes = entries.iter().flat_map(|entry| entry.size).collect();
+    let columns = vec![
+        Arc::new(keys),
+        u32s(entries.iter().map(|entry| entry.shard)),
+        u64s(entries.iter().map(|entry| entry.offset)),
+        u64s(entries.iter().map(|entry| entry.length)),
+        fixed_list(3, grids).map_err(&encode)?,
+        fixed_list(2, sizes).map_err(&encode)?,
+        u64s(entries.iter().map(|entry| entry.checksum)),
+    ];
+    write(out, &IMAGE_INDEX, partition, columns)
+}
+
+/// Writes the sample index of `partition` to `out`; row `i` is `entries[i]`.
+pub fn write_sample_index(
+    out: impl Write,
+    partition: u32,
+    entries: &[SampleEntry],
+) -> Result<Written> {
+    let small = |field: fn(&SampleEntry) -> u32| u32s(entries.iter().map(field));
+    let large = |field: fn(&SampleEntry) -> u64| u64s(entries.iter().map(field));
+    let columns = vec![
+        small(|entry| entry.shard),
+        large(|entry| entry.input_ids),
+        large(|entry| entry.labels),
+        large(|entry| entry.images),
+        large(|entry| entry.image_grid_thw),
+        large(|entry| entry.sample_id),
+        large(|entry| entry.record_id),
+        small(|entry| entry.n_tokens),
+        small(|entry| entry.n_loss_tokens),
+        small(|entry| entry.n_images),
+        small(|entry| entry.n_patches),
+        small(|entry| entry.sample_id_bytes),
+        small(|entry| entry.record_id_bytes.unwrap_or(NULL_LENGTH)),
+        large(|entry| entry.checksum),
+    ];
+    write(out, &SAMPLE_INDEX, partition, columns)
+}
+
+/// The bytes of an index, and where its columns lie in them.
+#[derive(Debug)]
+struct Opened<const COLUMNS: usize> {
+    bytes: Vec<u8>,
+    partition: u32,
+    rows: u64,
+    starts: [u64; COLUMNS],
+}
+
+impl<const COLUMNS: usize> Opened<COLUMNS> {
+    fn parse(bytes: Vec<u8>, table: &'static Table) -> Result<Self> {
+        let mut frame = Frame::open(&bytes, table)?;
+        let partition = take_file_metadata(table, &mut frame.metadata)?;
+        let [block] = frame.blocks[..] else {
+            return Err(fault(table, "not exactly one batch", 0));
+        };
+        let batch = frame.batch(block)?;
+        let starts: Vec<u64> = batch
+            .columns
+            .iter()
+            .map(|column: &Buffers| column.values)
+            .collect();
+        let starts = starts
+            .try_into()
+            .map_err(|_| fault(table, "another number of columns", 0))?;
+        if !frame.metadata.is_empty() {
+            return Err(fault(table, "unknown metadata", 0));
+        }
+        Ok(Self {
+            partition,
+            rows: batch.rows,
+            starts,
+            bytes,
+        })
+    }
+
+    /// Value `row` of a column of `N` bytes a row. The layout check has put all rows inside the bytes.
+    fn value<const N: usize>(&self, column: usize, row: u64) -> Option<[u8; N]> {
+        let at = self
+            .starts
+            .get(column)?
+            .checked_add(row.checked_mul(N as u64)?)?;
+        self.bytes
+            .get(usize::try_from(at).ok()?..)?
+            .first_chunk()
+            .copied()
+    }
+
+    fn u32(&self, column: usize, row: u64) -> Option<u32> {
+        self.value(column, row).map(u32::from_le_bytes)
+    }
+
+    fn u64(&self, column: usize, row: u64) -> Option<u64> {
+        self.value(column, row).map(u64::from_le_bytes)
+    }
+
+    fn i32s<const N: usize>(&self, column: usize, row: u64) -> Option<[i32; N]> {
+        let mut numbers = [0; N];
+        for (place, number) in numbers.iter_mut().enumerate() {
+            let value = self.value(column, row.checked_mul(N as u64)? + place as u64)?;
+            *number = i32::from_le_bytes(value);
+        }
+        Some(numbers)
+    }
+}
+
+/// The image index of one partition.
+#[derive(Debug)]
+pub struct ImageIndex(Opened<7>);
+
+impl ImageIndex {
+    /// Opens an index from the bytes of its file, whose hash the caller has checked.
+    pub fn parse(bytes: Vec<u8>) -> Result<Self> {
+        Opened::parse(bytes, &IMAGE_INDEX).map(Self)
+    }
+
+    /// The partition.
+    #[must_use]
+    pub fn partition(&self) -> u32 {
+        self.0.partition
+    }
+
+    /// Image rows of the partition.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.rows
+    }
+
+    /// Whether the partition has no images.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.rows == 0
+    }
+
+    /// The entry of row `row`; none beyond the last.
+    #[must_use]
+    pub fn get(&self, row: u64) -> Option<ImageEntry> {
+        if row >= self.0.rows {
+            return None;
+        }
+        Some(ImageEntry {
+            key: ImageKey(self.0.value(0, row)?),
+            shard: self.0.u32(1, row)?,
+            offset: self.0.u64(2, row)?,
+            length: self.0.u64(3, row)?,
+            grid_thw: self.0.i32s(4, row)?,
+            size: self.0.i32s(5, row)?,
+            checksum: self.0.u64(6, row)?,
+        })
+    }
+
+    /// All entries in order.
+    pub fn iter(&self) -> impl Iterator<Item = ImageEntry> + '_ {
+        (0..self.len()).map_while(|row| self.get(row))
+    }
+}
+
+/// The sample index of one partition.
+#[derive(Debug)]
+pub struct SampleIndex(Opened<14>);
+
+impl SampleIndex {
+    /// Opens an index from the bytes of its file, whose hash the caller has checked.
+    pub fn parse(bytes: Vec<u8>) -> Result<Self> {
+        Opened::parse(bytes, &SAMPLE_INDEX).map(Self)
+    }
+
+    /// The partition.
+    #[must_use]
+    pub fn partition(&self) -> u32 {
+        self.0.partition
+    }
+
+    /// Sample rows of the partition.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.rows
+    }
+
+    /// Whether the partition has no samples.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.rows == 0
+    }
+
+    /// The entry of row `row`; none beyond the last.
+    #[must_use]
+    pub fn get(&self, row: u64) -> Option<SampleEntry> {
+        if row >= self.0.rows {
+            return None;
+        }
+        Some(SampleEntry {
+            shard: self.0.u32(0, row)?,
+            input_ids: self.0.u64(1, row)?,
+            labels: self.0.u64(2, row)?,
+            images: self.0.u64(3, row)?,
+            image_grid_thw: self.0.u64(4, row)?,
+            sample_id: self.0.u64(5, row)?,
+            record_id: self.0.u64(6, row)?,
+            n_tokens: self.0.u32(7, row)?,
+            n_loss_tokens: self.0.u32(8, row)?,
+            n_images: self.0.u32(9, row)?,
+            n_patches: self.0.u32(10, row)?,
+            sample_id_bytes: self.0.u32(11, row)?,
+            record_id_bytes: Some(self.0.u32(12, row)?).filter(|bytes| *bytes != NULL_LENGTH),
+            checksum: self.0.u64(13, row)?,
+        })
+    }
+
+    /// All entries in order.
+    pub fn iter(&self) -> impl Iterator<Item = SampleEntry> + '_ {
+        (0..self.len()).map_while(|row| self.get(row))
+    }
+}

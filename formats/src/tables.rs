@@ -1,0 +1,1 @@
+//! Parquet tables for people and their tools (to come).
