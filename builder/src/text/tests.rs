@@ -415,6 +415,10 @@ fn templates_of_other_families_and_hostile_ones_are_refused() {
             "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
             "steps",
         ),
+        (
+            "{% for a in range(9000) %}{{ 'x' * 100000 }}{% endfor %}",
+            "gives more than 67108864 bytes",
+        ),
         ("{% if %}", "does not compile at line 1"),
         ("{% include 'etc/passwd' %}", "does not compile at line 1"),
         ("{{ messages.nothing.more }}", "undefined value"),
