@@ -113,7 +113,7 @@ impl Sessions {
 }
 
 async fn connect(options: &SessionOptions) -> Result<Client, Fault> {
-    let config = load(options).await;
+    let mut config = load(options).await;
     let endpoint = options
         .endpoint
         .clone()
@@ -121,6 +121,12 @@ async fn connect(options: &SessionOptions) -> Result<Client, Fault> {
     let endpoint = endpoint.as_deref();
     if let Some(endpoint) = endpoint {
         check_endpoint(endpoint)?;
+    }
+    let unsigned = anonymous(options, &config).await?;
+    if unsigned {
+        let mut builder = config.into_builder();
+        builder.set_credentials_provider(None);
+        config = builder.build();
     }
     let mut s3 = aws_sdk_s3::config::Builder::from(&config)
         .retry_config(RetryConfig::disabled())
@@ -133,8 +139,7 @@ async fn connect(options: &SessionOptions) -> Result<Client, Fault> {
     if config.region().is_none() {
         s3 = s3.region(Region::from_static(REGION_FALLBACK));
     }
-    if anonymous(options, &config).await? {
-        s3.set_credentials_provider(None);
+    if unsigned {
         s3 = s3.allow_no_auth();
     }
     Ok(Client::from_conf(s3.build()))
