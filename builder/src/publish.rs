@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// Suffix of a file that is being written. One builder owns the output, so the name can be fixed:
 /// the next try at the same file finds and replaces what a dead builder left.
-const TEMP_SUFFIX: &str = ".tmp";
+pub(crate) const TEMP_SUFFIX: &str = ".tmp";
 
 /// Few system calls for the small buffers between the large ones.
 const BUFFER_BYTES: usize = 256 * 1024;

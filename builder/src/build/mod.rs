@@ -19,6 +19,7 @@ mod sink;
 pub mod state;
 pub mod stop;
 mod text;
+mod tidy;
 mod trial;
 
 use std::path::Path;
@@ -116,6 +117,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         &commit::Making {
             recipe: &setup.recipe,
             tokenizer: setup.model.tokenizer_bytes(),
+            vocabulary: setup.model.vocabulary(),
             spooled: &setup.spooled,
             prune: options.prune,
         },
@@ -128,7 +130,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
 fn resume_or_refuse(setup: &Setup, options: &BuildOptions) -> Result<()> {
     if options.restart {
         if let Some(earlier) = BuildState::read(&options.output).unwrap_or(None) {
-            commit::drop_unfinished(&setup.publisher, earlier.ids(), setup.ids)?;
+            tidy::drop_unfinished(&setup.publisher, earlier.ids(), setup.ids)?;
         }
         return Ok(());
     }

@@ -166,7 +166,7 @@ fn fetch_inputs(
     stop: &Stop,
     progress: &Progress,
 ) -> Result<(Vec<ToScan>, Vec<String>)> {
-    let inputs = runtime.block_on(source::list(&options.inputs, source))?;
+    let inputs = source::list(&options.inputs, source)?;
     let spool = options.output.join(SPOOL_FOLDER);
     progress.phase("fetch inputs", inputs.iter().map(|input| input.bytes).sum());
     let mut files = Vec::new();
@@ -177,7 +177,7 @@ fn fetch_inputs(
         if input.needs_spool() {
             publisher.create_folder(Path::new(SPOOL_FOLDER))?;
         }
-        let text = runtime.block_on(source::spool(&input, &spool, source))?;
+        let text = source::spool(&input, &spool, source)?;
         progress.advance(bytes);
         if let Some(name) = spool_name(&text.path, &spool) {
             spooled.push(name);

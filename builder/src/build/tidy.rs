@@ -1,0 +1,144 @@
+//! Removing what is no longer needed: state, spooled inputs, folders of dropped or earlier plans.
+//!
+//! Invariant: only regular files under names that this program makes are removed, and folders only
+//! when they are then empty. A stranger's file survives, and so does its folder.
+
+use std::fs;
+use std::path::Path;
+
+use stoker_formats::{FileName, Folder, MANIFEST_NAME, Manifest};
+
+use super::in_flight::{CRASHERS_NAME, IN_FLIGHT_NAME};
+use super::setup::SPOOL_FOLDER;
+use super::state::STATE_NAME;
+use crate::error::{Error, Result};
+use crate::plan::PlanIds;
+use crate::publish::Publisher;
+
+/// Folders inside a plan's folder; the plan's own folder holds files too.
+const SUBFOLDERS: [&str; 5] = ["shards", "receipts", "index", "tables", ""];
+
+/// Removes the state of the build that the manifest now describes.
+pub(crate) fn after_commit(publisher: &Publisher, spooled: &[String]) -> Result<()> {
+    for name in [STATE_NAME, CRASHERS_NAME, IN_FLIGHT_NAME] {
+        publisher.remove(Path::new(""), name)?;
+    }
+    for name in spooled {
+        publisher.remove(Path::new(SPOOL_FOLDER), name)?;
+    }
+    let _ = fs::remove_dir(publisher.root().join(SPOOL_FOLDER));
+    Ok(())
+}
+
+/// Drops the unfinished build `earlier`, except what the committed cache or the build `now` shares with it.
+pub(crate) fn drop_unfinished(publisher: &Publisher, earlier: PlanIds, now: PlanIds) -> Result<()> {
+    let mut kept = vec![Folder::Images(now.image), Folder::Text(now.text)];
+    kept.extend(committed(publisher.root())?);
+    for folder in [Folder::Images(earlier.image), Folder::Text(earlier.text)] {
+        if !kept.contains(&folder) {
+            remove_plan_folder(publisher.root(), folder)?;
+        }
+    }
+    for name in [CRASHERS_NAME, IN_FLIGHT_NAME, STATE_NAME] {
+        publisher.remove(Path::new(""), name)?;
+    }
+    Ok(())
+}
+
+/// Removes the folders of all plans but `kept`.
+pub(crate) fn prune(publisher: &Publisher, kept: [Folder; 2]) -> Result<()> {
+    let root = publisher.root();
+    for entry in fs::read_dir(root).map_err(Error::io("list", root))? {
+        let name = entry.map_err(Error::io("list", root))?.file_name();
+        let folder = name.to_str().and_then(|name| name.parse::<Folder>().ok());
+        if let Some(folder) = folder.filter(|folder| !kept.contains(folder)) {
+            remove_plan_folder(root, folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// The folders that the committed manifest names.
+fn committed(root: &Path) -> Result<Vec<Folder>> {
+    let path = root.join(MANIFEST_NAME);
+    match fs::read(&path) {
+        Ok(bytes) => {
+            let manifest = Manifest::parse(&bytes).map_err(|error| error.in_file(&path))?;
+            Ok(vec![
+                Folder::Images(manifest.image_plan_id),
+                Folder::Text(manifest.text_plan_id),
+            ])
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Error::io("read", &path)(error)),
+    }
+}
+
+fn remove_plan_folder(root: &Path, folder: Folder) -> Result<()> {
+    let top = root.join(folder.to_string());
+    for subfolder in SUBFOLDERS {
+        let path = top.join(subfolder);
+        let Ok(entries) = fs::read_dir(&path) else {
+            continue;
+        };
+        for entry in entries {
+            let entry = entry.map_err(Error::io("list", &path))?;
+            let regular = entry.file_type().is_ok_and(|kind| kind.is_file());
+            let name = entry.file_name();
+            if regular && name.to_str().is_some_and(|name| is_ours(subfolder, name)) {
+                let file = entry.path();
+                fs::remove_file(&file).map_err(Error::io("remove", &file))?;
+            }
+        }
+        // Not empty if a stranger's file is there: then it stays.
+        let _ = fs::remove_dir(&path);
+    }
+    Ok(())
+}
+
+/// Whether a file of this name in this folder was made by a build, finished or not.
+fn is_ours(subfolder: &str, name: &str) -> bool {
+    let temp = name
+        .strip_prefix('.')
+        .and_then(|name| name.strip_suffix(crate::publish::TEMP_SUFFIX));
+    let finished = temp.unwrap_or(name);
+    if subfolder == "tables" && temp.is_some() {
+        return ["samples", "rejects", "provenance"].contains(&finished);
+    }
+    let path = if subfolder.is_empty() {
+        finished.to_owned()
+    } else {
+        format!("{subfolder}/{finished}")
+    };
+    FileName::parse(&path).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_names_are_ours() {
+        for (subfolder, name) in [
+            ("shards", "p0000-000000.arrow"),
+            ("shards", ".p0000-000000.arrow.tmp"),
+            ("receipts", "p0012-000003.json"),
+            ("index", "p0000.arrow"),
+            ("tables", ".rejects.tmp"),
+        ] {
+            assert!(is_ours(subfolder, name), "{subfolder}/{name}");
+        }
+        for (subfolder, name) in [
+            ("shards", "p0000-000000.arrow.bak"),
+            ("shards", "p0-0.arrow"),
+            ("shards", "p0000-000000.json"),
+            ("shards", ".p0000-000000.arrow.tmp2"),
+            ("index", "notes.txt"),
+            ("tables", "samples.parquet"),
+            ("", "manifest.json"),
+            ("", "README"),
+        ] {
+            assert!(!is_ours(subfolder, name), "{subfolder}/{name}");
+        }
+    }
+}
