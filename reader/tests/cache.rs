@@ -1,7 +1,7 @@
 //! Opening caches and reading rows, against what was written.
 
 #[path = "../../tests/src/synthetic.rs"]
-#[expect(dead_code, unreachable_pub, reason = "the tests crate owns it")]
+#[expect(unreachable_pub, reason = "the tests crate owns it")]
 mod synthetic;
 
 use std::fs;

@@ -164,11 +164,24 @@ pub fn opaque_tables() -> TableBytes {
     ]
 }
 
-/// Writes `content` as a cache to `root`.
+/// Writes `content` as a cache with [`recipe`] to `root`.
 ///
 /// # Panics
 /// If a file cannot be written: this is for tests.
 pub fn write(root: &Path, content: &[Content], tables: &TableBytes) -> Manifest {
+    write_with(root, content, tables, recipe())
+}
+
+/// Writes `content` as a cache with another recipe.
+///
+/// # Panics
+/// As [`write`].
+pub fn write_with(
+    root: &Path,
+    content: &[Content],
+    tables: &TableBytes,
+    recipe: Value,
+) -> Manifest {
     let partitions: Vec<Partition> = (0u32..)
         .zip(content)
         .map(|(number, content)| Partition {
@@ -197,7 +210,6 @@ pub fn write(root: &Path, content: &[Content], tables: &TableBytes) -> Manifest 
         split("train", 0, last, content),
         split("val", last, 1, content),
     ];
-    let recipe = recipe();
     let manifest = Manifest {
         format_version: VERSION,
         created_by: "synthetic".into(),

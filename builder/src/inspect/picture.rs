@@ -24,6 +24,7 @@ pub fn write_pictures(cache: &Cache, place: Place, path: &Path) -> Result<Vec<Pa
         what: "the cache's image recipe is not one of this program's".into(),
         hint: "write the image with the program version that built the cache".into(),
     })?;
+    recipe.check()?;
     let sample = cache.sample(place.partition, place.row)?;
     let several = sample.images.len() > 1;
     let mut written = Vec::with_capacity(sample.images.len());
