@@ -5,6 +5,7 @@ pub mod cli;
 pub mod error;
 pub mod inspect;
 pub mod image;
+pub mod limits;
 pub mod model;
 pub mod plan;
 pub mod publish;
