@@ -3,8 +3,8 @@
 pub mod build;
 pub mod cli;
 pub mod error;
-pub mod inspect;
 pub mod image;
+pub mod inspect;
 pub mod limits;
 pub mod model;
 pub mod plan;

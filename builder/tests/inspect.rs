@@ -54,7 +54,14 @@ fn ids_that_name_none_or_several_are_refused_with_what_to_do() {
 fn a_sample_is_shown_with_images_collapsed_and_learnt_text_marked() {
     let (folder, _) = made();
     let cache = Cache::open(folder.path()).unwrap();
-    let sample = view(&cache, Place { partition: 0, row: 5 }).unwrap();
+    let sample = view(
+        &cache,
+        Place {
+            partition: 0,
+            row: 5,
+        },
+    )
+    .unwrap();
     assert_eq!(
         sample.to_text(&Marks::PLAIN),
         "sample id       train.jsonl:6\n\
@@ -80,7 +87,14 @@ fn a_sample_is_shown_with_images_collapsed_and_learnt_text_marked() {
 fn json_holds_ids_labels_and_spans() {
     let (folder, content) = made();
     let cache = Cache::open(folder.path()).unwrap();
-    let sample = view(&cache, Place { partition: 2, row: 0 }).unwrap();
+    let sample = view(
+        &cache,
+        Place {
+            partition: 2,
+            row: 0,
+        },
+    )
+    .unwrap();
     let value = serde_json::to_value(&sample).unwrap();
     let known = &content[2].samples[0];
     assert_eq!(value["input_ids"], serde_json::json!(known.input_ids));
@@ -109,7 +123,9 @@ fn a_picture_comes_back_as_it_was_cut() {
     )
     .unwrap();
     let mut content = synthetic::content();
-    let rgb: Vec<u8> = (0..96 * 32 * 3u32).map(|at| (at * 7 + at / 96) as u8).collect();
+    let rgb: Vec<u8> = (0..96 * 32 * 3u32)
+        .map(|at| (at * 7 + at / 96) as u8)
+        .collect();
     content[0].images[2].patches = patchify(&rgb, 96, 32, &image);
     let mut recipe = synthetic::recipe();
     recipe["image"] = serde_json::to_value(&image).unwrap();
@@ -120,14 +136,20 @@ fn a_picture_comes_back_as_it_was_cut() {
     let path = out.path().join("it.png");
     let place = |row| Place { partition: 0, row };
     let written = write_pictures(&cache, place(5), &path).unwrap();
-    assert_eq!(written, [out.path().join("it-1.png"), out.path().join("it-2.png")]);
+    assert_eq!(
+        written,
+        [out.path().join("it-1.png"), out.path().join("it-2.png")]
+    );
     let input = std::io::BufReader::new(fs::File::open(&written[0]).unwrap());
     let mut reader = png::Decoder::new(input).read_info().unwrap();
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     let info = reader.next_frame(&mut pixels).unwrap();
     assert_eq!((info.width, info.height), (32, 96));
     assert_eq!(pixels, rgb);
-    assert_eq!(write_pictures(&cache, place(4), &path).unwrap(), [path.clone()]);
+    assert_eq!(
+        write_pictures(&cache, place(4), &path).unwrap(),
+        [path.clone()]
+    );
     assert!(write_pictures(&cache, place(2), &path).unwrap().is_empty());
 }
 
@@ -135,9 +157,19 @@ fn a_picture_comes_back_as_it_was_cut() {
 fn a_recipe_of_another_program_is_refused() {
     let (folder, _) = made();
     let cache = Cache::open(folder.path()).unwrap();
-    let error = write_pictures(&cache, Place { partition: 0, row: 0 }, Path::new("/nowhere/a.png"));
+    let error = write_pictures(
+        &cache,
+        Place {
+            partition: 0,
+            row: 0,
+        },
+        Path::new("/nowhere/a.png"),
+    );
     let error = error.unwrap_err();
-    assert_eq!(error.to_string(), "the cache's image recipe is not one of this program's");
+    assert_eq!(
+        error.to_string(),
+        "the cache's image recipe is not one of this program's"
+    );
 }
 
 #[test]
@@ -162,11 +194,20 @@ fn statistics_are_those_of_the_content() {
     let (folder, content) = made();
     let found = stats(folder.path()).unwrap();
     let samples: Vec<_> = content.iter().flat_map(|part| &part.samples).collect();
-    let mut tokens: Vec<u64> = samples.iter().map(|sample| sample.input_ids.len() as u64).collect();
+    let mut tokens: Vec<u64> = samples
+        .iter()
+        .map(|sample| sample.input_ids.len() as u64)
+        .collect();
     tokens.sort_unstable();
     let learnt: usize = samples
         .iter()
-        .map(|sample| sample.labels.iter().filter(|label| **label != IGNORED_LABEL).count())
+        .map(|sample| {
+            sample
+                .labels
+                .iter()
+                .filter(|label| **label != IGNORED_LABEL)
+                .count()
+        })
         .sum();
     assert_eq!(found.samples.tokens.count, 23);
     assert_eq!(found.samples.tokens.sum, tokens.iter().sum::<u64>());
@@ -178,9 +219,15 @@ fn statistics_are_those_of_the_content() {
     assert_eq!(found.splits[1].samples.tokens.count, 5);
     let heavy = &found.heaviest_by_tokens;
     assert_eq!((heavy.len(), u64::from(heavy[0].tokens)), (10, tokens[22]));
-    let named = samples.iter().find(|sample| Some(&sample.sample_id) == heavy[0].sample_id.as_ref());
+    let named = samples
+        .iter()
+        .find(|sample| Some(&sample.sample_id) == heavy[0].sample_id.as_ref());
     assert_eq!(named.unwrap().input_ids.len() as u64, tokens[22]);
-    let patches: usize = content.iter().flat_map(|part| &part.images).map(|image| image.patches.len()).sum();
+    let patches: usize = content
+        .iter()
+        .flat_map(|part| &part.images)
+        .map(|image| image.patches.len())
+        .sum();
     assert_eq!(found.bytes["patches"], patches as u64);
     assert_eq!(found.bytes["input_ids"], 4 * tokens.iter().sum::<u64>());
     assert_eq!((found.rejected, found.rejects), (2, None));
@@ -191,23 +238,36 @@ fn all_bytes_are_accounted_for_and_lines_fit() {
     let (folder, _) = made();
     let found = stats(folder.path()).unwrap();
     let files = CacheFiles::open(folder.path()).unwrap();
-    let manifest = fs::metadata(folder.path().join("manifest.json")).unwrap().len();
+    let manifest = fs::metadata(folder.path().join("manifest.json"))
+        .unwrap()
+        .len();
     let all: u64 = files.expected().map(|file| file.entry.bytes).sum::<u64>() + manifest;
     assert_eq!(found.bytes.values().sum::<u64>(), all);
     let text = found.to_text();
     let long = text.lines().skip(2).find(|line| line.len() > 80);
     assert_eq!(long, None);
-    assert!(text.contains("rejected records: 2\n  reasons unknown"), "{text}");
+    assert!(
+        text.contains("rejected records: 2\n  reasons unknown"),
+        "{text}"
+    );
 }
 
 #[test]
 fn statistics_need_no_shard() {
     let (folder, _) = made();
-    for half in [format!("images-{}", "11".repeat(16)), format!("text-{}", "22".repeat(16))] {
+    for half in [
+        format!("images-{}", "11".repeat(16)),
+        format!("text-{}", "22".repeat(16)),
+    ] {
         fs::remove_dir_all(folder.path().join(half).join("shards")).unwrap();
     }
     let found = stats(folder.path()).unwrap();
     assert_eq!(found.samples.tokens.count, 23);
-    assert!(found.heaviest_by_tokens.iter().all(|sample| sample.sample_id.is_none()));
+    assert!(
+        found
+            .heaviest_by_tokens
+            .iter()
+            .all(|sample| sample.sample_id.is_none())
+    );
     assert!(found.to_text().contains("  row "));
 }

@@ -10,7 +10,11 @@ use std::process::{Command, Output};
 
 fn made() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    synthetic::write(folder.path(), &synthetic::content(), &synthetic::opaque_tables());
+    synthetic::write(
+        folder.path(),
+        &synthetic::content(),
+        &synthetic::opaque_tables(),
+    );
     folder
 }
 
@@ -30,7 +34,9 @@ fn json(output: &Output) -> serde_json::Value {
 
 /// A stream, with the cache's folder as CACHE.
 fn text(bytes: &[u8], cache: &Path) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap().replace(cache.to_str().unwrap(), "CACHE")
+    String::from_utf8(bytes.to_vec())
+        .unwrap()
+        .replace(cache.to_str().unwrap(), "CACHE")
 }
 
 #[test]
@@ -40,7 +46,11 @@ fn verify_exits_0_1_or_2() {
     let sound = stoker("verify", cache, &["--deep", "--json"]);
     assert_eq!(sound.status.code(), Some(0));
     assert_eq!(json(&sound)["sound"], true);
-    fs::remove_file(cache.join(format!("text-{}/receipts/p0002-000000.json", "22".repeat(16)))).unwrap();
+    fs::remove_file(cache.join(format!(
+        "text-{}/receipts/p0002-000000.json",
+        "22".repeat(16)
+    )))
+    .unwrap();
     let damaged = stoker("verify", cache, &["--json"]);
     assert_eq!(damaged.status.code(), Some(1));
     assert_eq!(json(&damaged)["damages"][0]["fault"], "missing");
@@ -64,9 +74,15 @@ fn inspect_shows_a_sample_without_colour_in_a_pipe() {
     assert_eq!(by_id.status.code(), Some(0));
     assert_eq!(by_id.stdout, by_row.stdout);
     let shown = text(&by_id.stdout, cache);
-    assert!(shown.contains("{+this is <|im_end|>+}") && !shown.contains('\u{1b}'), "{shown}");
+    assert!(
+        shown.contains("{+this is <|im_end|>+}") && !shown.contains('\u{1b}'),
+        "{shown}"
+    );
     let value = json(&stoker("inspect", cache, &["--row", "5", "--json"]));
-    assert_eq!((&value["record_id"], &value["n_tokens"]), (&"record-6".into(), &19.into()));
+    assert_eq!(
+        (&value["record_id"], &value["n_tokens"]),
+        (&"record-6".into(), &19.into())
+    );
 }
 
 #[test]
@@ -84,7 +100,10 @@ fn inspect_says_what_it_needs() {
         text(&failed.stderr, cache),
         "error: no row 99: the cache has `23` samples\n\nhint: rows count from 0\n"
     );
-    assert_eq!(json(&stoker("inspect", cache, &["--json"]))["splits"][0]["samples"], 18);
+    assert_eq!(
+        json(&stoker("inspect", cache, &["--json"]))["splits"][0]["samples"],
+        18
+    );
 }
 
 #[test]
@@ -95,5 +114,8 @@ fn stats_prints_text_or_json() {
     assert_eq!(shown.status.code(), Some(0));
     let shown = text(&shown.stdout, cache);
     assert!(shown.starts_with("cache        CACHE\n"), "{shown}");
-    assert_eq!(json(&stoker("stats", cache, &["--json"]))["samples"]["tokens"]["count"], 23);
+    assert_eq!(
+        json(&stoker("stats", cache, &["--json"]))["samples"]["tokens"]["count"],
+        23
+    );
 }

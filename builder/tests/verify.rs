@@ -55,8 +55,16 @@ fn tables(content: &[Content]) -> TableBytes {
         link: None,
         message: "no".into(),
     };
-    let rejects = vec![reject(24, "bad_json"), reject(25, "missing_image"), reject(26, "bad_json")];
-    [table(samples), table(rejects), table(Vec::<ProvenanceRow>::new())]
+    let rejects = vec![
+        reject(24, "bad_json"),
+        reject(25, "missing_image"),
+        reject(26, "bad_json"),
+    ];
+    [
+        table(samples),
+        table(rejects),
+        table(Vec::<ProvenanceRow>::new()),
+    ]
 }
 
 fn made(content: &[Content]) -> tempfile::TempDir {
@@ -92,7 +100,13 @@ fn files(root: &Path) -> Vec<(String, PathBuf, FileName)> {
     let files = CacheFiles::open(root).unwrap();
     files
         .expected()
-        .map(|file| (file.relative(), files.path(file.folder, file.name), file.name))
+        .map(|file| {
+            (
+                file.relative(),
+                files.path(file.folder, file.name),
+                file.name,
+            )
+        })
         .collect()
 }
 
@@ -102,7 +116,10 @@ fn an_intact_cache_is_sound() {
     for deep in [false, true] {
         let report = check(folder.path(), deep);
         assert!(report.sound, "{}", report.to_text());
-        assert_eq!((report.samples, report.images, report.lost_samples), (23, 13, 0));
+        assert_eq!(
+            (report.samples, report.images, report.lost_samples),
+            (23, 13, 0)
+        );
         assert!(report.notes.is_empty(), "{:?}", report.notes);
     }
 }
@@ -127,7 +144,11 @@ fn every_damaged_file_is_named_with_its_fault() {
                 None => fs::remove_file(&path).unwrap(),
             }
             let report = check(folder.path(), false);
-            let found: Vec<_> = report.damages.iter().map(|it| (it.file.as_str(), it.fault)).collect();
+            let found: Vec<_> = report
+                .damages
+                .iter()
+                .map(|it| (it.file.as_str(), it.fault))
+                .collect();
             assert_eq!(found, [(relative.as_str(), fault)]);
             assert!(!report.sound);
         }
@@ -142,7 +163,13 @@ fn flipped_shards_cost_exactly_what_the_reader_loses() {
     let folder = made(&content);
     let (mut none, mut some) = (0, 0);
     for (relative, path, name) in files(folder.path()) {
-        if !matches!(name, FileName::Shard { partition: 0 | 2, .. }) {
+        if !matches!(
+            name,
+            FileName::Shard {
+                partition: 0 | 2,
+                ..
+            }
+        ) {
             continue;
         }
         let intact = fs::read(&path).unwrap();
@@ -156,9 +183,17 @@ fn flipped_shards_cost_exactly_what_the_reader_loses() {
             assert_eq!(report.damages.len(), 1);
             let damage = &report.damages[0];
             assert_eq!(damage.file, relative);
-            assert_eq!(damage.lost_samples, lost.len() as u64, "byte {at} of {relative}: {lost:?}");
+            assert_eq!(
+                damage.lost_samples,
+                lost.len() as u64,
+                "byte {at} of {relative}: {lost:?}"
+            );
             assert_eq!(damage.first_lost, lost[..lost.len().min(5)]);
-            if lost.is_empty() { none += 1 } else { some += 1 }
+            if lost.is_empty() {
+                none += 1
+            } else {
+                some += 1
+            }
         }
         fs::write(&path, intact).unwrap();
     }
@@ -170,7 +205,9 @@ fn a_missing_shard_costs_its_rows_or_the_samples_that_use_them() {
     let content = synthetic::content();
     let folder = made(&content);
     for (relative, path, name) in files(folder.path()) {
-        let FileName::Shard { partition, ordinal } = name else { continue };
+        let FileName::Shard { partition, ordinal } = name else {
+            continue;
+        };
         let kept = fs::read(&path).unwrap();
         fs::remove_file(&path).unwrap();
         let rows = u64::from(ordinal) * 4..u64::from(ordinal) * 4 + 4;
@@ -180,14 +217,22 @@ fn a_missing_shard_costs_its_rows_or_the_samples_that_use_them() {
                 if relative.starts_with("text") {
                     rows.contains(row)
                 } else {
-                    sample.images.iter().any(|image| rows.contains(&u64::from(*image)))
+                    sample
+                        .images
+                        .iter()
+                        .any(|image| rows.contains(&u64::from(*image)))
                 }
             })
             .map(|(_, sample)| sample.sample_id.clone())
             .collect();
         let report = check(folder.path(), true);
         let damage = &report.damages[0];
-        assert_eq!((report.damages.len(), damage.fault), (1, Fault::Missing), "{}", report.to_text());
+        assert_eq!(
+            (report.damages.len(), damage.fault),
+            (1, Fault::Missing),
+            "{}",
+            report.to_text()
+        );
         assert_eq!(damage.lost_samples, lost.len() as u64, "{relative}");
         assert_eq!(damage.first_lost, lost[..lost.len().min(5)]);
         fs::write(&path, kept).unwrap();
@@ -257,13 +302,22 @@ fn each_broken_rule_is_found_by_the_deep_check_alone() {
 #[test]
 fn files_that_are_not_in_the_manifest_are_noted_and_no_damage() {
     let folder = made(&synthetic::content());
-    let (images, text) = (format!("images-{}", "11".repeat(16)), format!("text-{}", "22".repeat(16)));
+    let (images, text) = (
+        format!("images-{}", "11".repeat(16)),
+        format!("text-{}", "22".repeat(16)),
+    );
     let old = format!("text-{}", "33".repeat(16));
     fs::create_dir(folder.path().join(&old)).unwrap();
     let names = [
         ("notes.txt".to_owned(), NoteKind::Foreign),
-        (format!("{images}/shards/.p0000-000009.arrow.tmp"), NoteKind::Leftover),
-        (format!("{images}/shards/p0000-000009.arrow"), NoteKind::Unlisted),
+        (
+            format!("{images}/shards/.p0000-000009.arrow.tmp"),
+            NoteKind::Leftover,
+        ),
+        (
+            format!("{images}/shards/p0000-000009.arrow"),
+            NoteKind::Unlisted,
+        ),
         (old.clone(), NoteKind::EarlierPlan),
         (format!("{text}/shards/readme"), NoteKind::Foreign),
     ];
@@ -274,7 +328,11 @@ fn files_that_are_not_in_the_manifest_are_noted_and_no_damage() {
     let report = check(folder.path(), false);
     let mut wanted = names.to_vec();
     wanted.sort();
-    let found: Vec<_> = report.notes.iter().map(|note| (note.path.clone(), note.kind)).collect();
+    let found: Vec<_> = report
+        .notes
+        .iter()
+        .map(|note| (note.path.clone(), note.kind))
+        .collect();
     assert_eq!(found, wanted);
     assert!(report.sound);
 }
@@ -289,7 +347,10 @@ fn a_damaged_manifest_is_damage_and_none_is_an_error() {
         bytes[at] ^= 1;
         fs::write(&path, bytes).unwrap();
         let report = check(folder.path(), false);
-        assert_eq!((report.sound, report.damages[0].file.as_str()), (false, "manifest.json"));
+        assert_eq!(
+            (report.sound, report.damages[0].file.as_str()),
+            (false, "manifest.json")
+        );
     }
     fs::remove_file(&path).unwrap();
     assert!(verify(folder.path(), false, false).is_err());
@@ -312,7 +373,11 @@ fn the_text_names_files_samples_and_what_to_do() {
     ] {
         text = text.replace(&value, name);
     }
-    let checked = text.lines().find(|line| line.starts_with("checked")).unwrap().to_owned();
+    let checked = text
+        .lines()
+        .find(|line| line.starts_with("checked"))
+        .unwrap()
+        .to_owned();
     assert!(checked.starts_with("checked      37 files, "), "{checked}");
     assert_eq!(
         text.replace(&checked, "CHECKED"),

@@ -21,12 +21,19 @@ fn by_pyarrow(cache: &Path) -> Vec<Value> {
         "`{}` has no pyarrow: run scripts/test, which makes an environment with it, or set STOKER_PYTHON",
         python.display()
     );
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/python/read_cache.py");
-    let output = Command::new(&python).arg(script).arg(cache).output().unwrap();
+    let script =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/python/read_cache.py");
+    let output = Command::new(&python)
+        .arg(script)
+        .arg(cache)
+        .output()
+        .unwrap();
     let faults = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{faults}");
     let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// The same lines, by our reader.
@@ -73,7 +80,11 @@ fn sha256(bytes: &[u8]) -> String {
 #[test]
 fn pyarrow_reads_what_we_read() {
     let folder = tempfile::tempdir().unwrap();
-    synthetic::write(folder.path(), &synthetic::content(), &synthetic::opaque_tables());
+    synthetic::write(
+        folder.path(),
+        &synthetic::content(),
+        &synthetic::opaque_tables(),
+    );
     let (ours, theirs) = (by_us(folder.path()), by_pyarrow(folder.path()));
     assert_eq!(ours.len(), 23);
     assert_eq!(ours, theirs);

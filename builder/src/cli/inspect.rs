@@ -37,7 +37,10 @@ pub(super) fn run(args: &InspectArgs) -> Result<u8> {
     };
     if args.json {
         let pictures = pictures.as_deref();
-        printer::json(&Shown { sample: &sample, pictures })?;
+        printer::json(&Shown {
+            sample: &sample,
+            pictures,
+        })?;
         return Ok(DONE);
     }
     let mut text = sample.to_text(marks());
@@ -74,5 +77,9 @@ fn summary(args: &InspectArgs) -> Result<u8> {
 /// Colours for a terminal whose user has not said no.
 fn marks() -> &'static Marks {
     let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    if io::stdout().is_terminal() && !refused { &Marks::COLOUR } else { &Marks::PLAIN }
+    if io::stdout().is_terminal() && !refused {
+        &Marks::COLOUR
+    } else {
+        &Marks::PLAIN
+    }
 }

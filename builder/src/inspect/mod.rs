@@ -152,7 +152,9 @@ pub fn view(cache: &Cache, place: Place) -> Result<SampleView> {
         file,
         line,
         row: cache.number(place).unwrap_or_default(),
-        split: cache.split_of(place.partition).map(|split| split.name.clone()),
+        split: cache
+            .split_of(place.partition)
+            .map(|split| split.name.clone()),
         partition: place.partition,
         partition_row: place.row,
         n_tokens: sample.input_ids.len() as u64,
@@ -179,7 +181,9 @@ fn pad_of(recipe: &Value) -> Option<i32> {
 fn image_views(cache: &Cache, place: Place, sample: &SampleData) -> Result<Vec<ImageView>> {
     let index = cache.image_index(place.partition)?;
     let merge = cache.manifest().recipe["image"]["merge_size"].as_u64();
-    let block = merge.and_then(|merge| merge.checked_mul(merge)).filter(|block| *block > 0);
+    let block = merge
+        .and_then(|merge| merge.checked_mul(merge))
+        .filter(|block| *block > 0);
     let mut views = Vec::with_capacity(sample.images.len());
     for row in &sample.images {
         let entry = index
@@ -213,7 +217,11 @@ fn tokenizer(cache: &Cache) -> Result<Tokenizer> {
     let entry = cache.manifest().tokenizer;
     let name = FileName::Tokenizer { hash: entry.hash };
     let folder = files.text();
-    let bytes = files.read(&CacheFile { folder, name, entry })?;
+    let bytes = files.read(&CacheFile {
+        folder,
+        name,
+        entry,
+    })?;
     Tokenizer::from_bytes(&bytes).map_err(|_| {
         Error::Reader(stoker_reader::Error::Damaged {
             path: files.path(folder, name),

@@ -30,12 +30,16 @@ pub fn write_pictures(cache: &Cache, place: Place, path: &Path) -> Result<Vec<Pa
     let mut written = Vec::with_capacity(sample.images.len());
     for (number, row) in (1..).zip(&sample.images) {
         let image = cache.image(place.partition, u64::from(*row))?;
-        let (height, width, rgb) = unpatchify(&image.patches, image.grid_thw, &recipe)
-            .ok_or_else(|| Error::Usage {
+        let (height, width, rgb) =
+            unpatchify(&image.patches, image.grid_thw, &recipe).ok_or_else(|| Error::Usage {
                 what: format!("image row {row} is no picture by the cache's recipe"),
                 hint: "run `stoker verify --deep`".into(),
             })?;
-        let file = if several { numbered(path, number) } else { path.to_path_buf() };
+        let file = if several {
+            numbered(path, number)
+        } else {
+            path.to_path_buf()
+        };
         write_png(&file, width, height, &rgb)?;
         written.push(file);
     }
@@ -62,7 +66,8 @@ fn write_png(path: &Path, width: usize, height: usize, rgb: &[u8]) -> Result<()>
         Error::io("write", path)(source)
     };
     let side = |length: usize| {
-        u32::try_from(length).map_err(|error| Error::io("write", path)(std::io::Error::other(error)))
+        u32::try_from(length)
+            .map_err(|error| Error::io("write", path)(std::io::Error::other(error)))
     };
     let file = File::create(path).map_err(Error::io("create", path))?;
     let mut out = BufWriter::new(file);
@@ -81,7 +86,10 @@ mod tests {
 
     #[test]
     fn several_images_are_numbered_before_the_extension() {
-        assert_eq!(numbered(Path::new("out/a.b.png"), 2), Path::new("out/a.b-2.png"));
+        assert_eq!(
+            numbered(Path::new("out/a.b.png"), 2),
+            Path::new("out/a.b-2.png")
+        );
         assert_eq!(numbered(Path::new("plain"), 1), Path::new("plain-1"));
     }
 
@@ -95,7 +103,10 @@ mod tests {
         let mut reader = png::Decoder::new(input).read_info().unwrap();
         let mut read = vec![0; reader.output_buffer_size().unwrap()];
         let info = reader.next_frame(&mut read).unwrap();
-        assert_eq!((info.width, info.height, info.color_type), (4, 2, png::ColorType::Rgb));
+        assert_eq!(
+            (info.width, info.height, info.color_type),
+            (4, 2, png::ColorType::Rgb)
+        );
         assert_eq!(read, rgb);
     }
 }

@@ -117,9 +117,17 @@ impl Summary {
         }
         for input in self.inputs.iter().take(SHOWN_INPUTS_MAX) {
             let (records, bytes) = (HumanCount(input.records), HumanBytes(input.bytes));
-            line("input", format!("{}: {records} records, {bytes}", input.name.escape_debug()));
+            line(
+                "input",
+                format!("{}: {records} records, {bytes}", input.name.escape_debug()),
+            );
         }
-        if let Some(more) = self.inputs.len().checked_sub(SHOWN_INPUTS_MAX).filter(|more| *more > 0) {
+        if let Some(more) = self
+            .inputs
+            .len()
+            .checked_sub(SHOWN_INPUTS_MAX)
+            .filter(|more| *more > 0)
+        {
             line("input", format!("and {more} more"));
         }
         line("rejects", HumanCount(self.rejects).to_string());
@@ -129,7 +137,10 @@ impl Summary {
             ("other files", self.other_files),
         ];
         for (name, count) in named {
-            line(name, format!("{}, {}", HumanCount(count.files), HumanBytes(count.bytes)));
+            line(
+                name,
+                format!("{}, {}", HumanCount(count.files), HumanBytes(count.bytes)),
+            );
         }
         for half in ["image", "text"] {
             if let Some(fields) = self.recipe[half].as_object() {

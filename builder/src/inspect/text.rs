@@ -75,7 +75,11 @@ pub(super) fn spans(
     let kind_at = |at: usize| {
         if pad.is_some() && ids.get(at).copied() == pad {
             SpanKind::Image
-        } else if sample.labels.get(at).is_some_and(|label| *label != IGNORED_LABEL) {
+        } else if sample
+            .labels
+            .get(at)
+            .is_some_and(|label| *label != IGNORED_LABEL)
+        {
             SpanKind::Learnt
         } else {
             SpanKind::Plain
@@ -90,7 +94,13 @@ pub(super) fn spans(
         while end < ids.len() && kind_at(end) == kind {
             end += 1;
         }
-        let mut span = Span { kind, start, end, image: None, text: None };
+        let mut span = Span {
+            kind,
+            start,
+            end,
+            image: None,
+            text: None,
+        };
         if kind == SpanKind::Image {
             // Images may stand side by side: their own counts part them.
             let tokens = images.get(next_image).and_then(|image| image.tokens);
@@ -124,7 +134,10 @@ pub(super) fn head(view: &SampleView) -> String {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<15} {value}");
     };
-    line("sample id", printable(&view.sample_id).trim_end().to_owned());
+    line(
+        "sample id",
+        printable(&view.sample_id).trim_end().to_owned(),
+    );
     if let Some(id) = &view.record_id {
         line("record id", printable(id));
     }
@@ -151,7 +164,10 @@ pub(super) fn head(view: &SampleView) -> String {
     line("input_ids", format!("int32 [{}]", view.n_tokens));
     line("labels", format!("int32 [{}]", view.n_tokens));
     line("images", format!("uint32 [{}]", view.images.len()));
-    line("image_grid_thw", format!("int32 [{}, 3]", view.images.len()));
+    line(
+        "image_grid_thw",
+        format!("int32 [{}, 3]", view.images.len()),
+    );
     for (number, image) in (1..).zip(&view.images) {
         let [rows, width] = image.patches;
         line(
@@ -190,7 +206,9 @@ pub(super) fn body(spans: &[Span], images: &[ImageView], marks: &Marks) -> Strin
 fn image_text(span: &Span, images: &[ImageView]) -> String {
     let tokens = span.end - span.start;
     let plural = if tokens == 1 { "" } else { "s" };
-    let image = span.image.and_then(|number| Some((number, images.get(number - 1)?)));
+    let image = span
+        .image
+        .and_then(|number| Some((number, images.get(number - 1)?)));
     match image {
         Some((number, image)) => {
             let [_, rows, columns] = image.grid_thw;
@@ -249,9 +267,21 @@ mod tests {
         };
         let images = [image([1, 2, 2]), image([1, 2, 4])];
         let spans = spans(&sample, &images, Some(2), &words());
-        let cut: Vec<_> = spans.iter().map(|span| (span.kind, span.start, span.end)).collect();
+        let cut: Vec<_> = spans
+            .iter()
+            .map(|span| (span.kind, span.start, span.end))
+            .collect();
         use SpanKind::{Image, Learnt, Plain};
-        assert_eq!(cut, [(Plain, 0, 1), (Image, 1, 2), (Image, 2, 4), (Plain, 4, 5), (Learnt, 5, 7)]);
+        assert_eq!(
+            cut,
+            [
+                (Plain, 0, 1),
+                (Image, 1, 2),
+                (Image, 2, 4),
+                (Plain, 4, 5),
+                (Learnt, 5, 7)
+            ]
+        );
         assert_eq!(
             body(&spans, &images, &Marks::PLAIN),
             "text ({+ +} is learnt):\n\
@@ -272,11 +302,17 @@ mod tests {
         };
         let spans = spans(&sample, &[], Some(2), &words());
         let text = body(&spans, &[], &Marks::PLAIN);
-        assert!(text.ends_with("<2 image tokens without an image>\n"), "{text}");
+        assert!(
+            text.ends_with("<2 image tokens without an image>\n"),
+            "{text}"
+        );
     }
 
     #[test]
     fn no_control_character_reaches_the_terminal() {
-        assert_eq!(printable("a\u{1b}[2Jb\u{202e}c\r\n\td"), "a\\u{1b}[2Jb\\u{202e}c\\u{d}\n\td");
+        assert_eq!(
+            printable("a\u{1b}[2Jb\u{202e}c\r\n\td"),
+            "a\\u{1b}[2Jb\\u{202e}c\\u{d}\n\td"
+        );
     }
 }

@@ -39,7 +39,11 @@ impl Bytes {
         }
         let manifest = fs::metadata(files.root().join(MANIFEST_NAME));
         parts.insert("manifest", manifest.map_or(0, |metadata| metadata.len()));
-        Self { parts, shards, payload: 0 }
+        Self {
+            parts,
+            shards,
+            payload: 0,
+        }
     }
 
     pub(super) fn add_sample(&mut self, entry: &SampleEntry) {

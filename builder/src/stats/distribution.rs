@@ -59,14 +59,15 @@ impl Counts {
 
     pub(super) fn distribution(&self) -> Distribution {
         let count: u64 = self.0.values().sum();
-        let (Some((min, _)), Some((max, _))) = (self.0.first_key_value(), self.0.last_key_value()) else {
+        let (Some((min, _)), Some((max, _))) = (self.0.first_key_value(), self.0.last_key_value())
+        else {
             return Distribution::default();
         };
-        let sum = self
-            .0
-            .iter()
-            .fold(0u64, |sum, (value, times)| sum.saturating_add(value.saturating_mul(*times)));
-        let [p1, p10, p50, p90, p99] = [1, 10, 50, 90, 99].map(|share| self.percentile(share, count));
+        let sum = self.0.iter().fold(0u64, |sum, (value, times)| {
+            sum.saturating_add(value.saturating_mul(*times))
+        });
+        let [p1, p10, p50, p90, p99] =
+            [1, 10, 50, 90, 99].map(|share| self.percentile(share, count));
         Distribution {
             count,
             sum,

@@ -58,7 +58,14 @@ impl Heaviest {
             return;
         }
         let entry = *entry;
-        self.0.insert(key, Kept { partition, row, entry });
+        self.0.insert(
+            key,
+            Kept {
+                partition,
+                row,
+                entry,
+            },
+        );
         if self.0.len() > HEAVIEST_MAX {
             self.0.pop_last();
         }

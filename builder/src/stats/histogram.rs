@@ -26,7 +26,13 @@ pub(super) fn draw(name: &str, found: &Distribution) -> String {
         "  min {}  p1 {}  p10 {}  p50 {}  p90 {}  p99 {}  max {}",
         found.min, found.p1, found.p10, found.p50, found.p90, found.p99, found.max
     );
-    let most = found.bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
+    let most = found
+        .bins
+        .iter()
+        .map(|bin| bin.count)
+        .max()
+        .unwrap_or(0)
+        .max(1);
     for bin in &found.bins {
         let label = match bin.to {
             Some(to) if to == bin.from + 1 => bin.from.to_string(),

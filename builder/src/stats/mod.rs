@@ -156,7 +156,11 @@ pub fn stats(root: &Path) -> Result<Stats> {
         cache: files.root().display().to_string(),
         fingerprint: manifest.fingerprint.to_string(),
         samples: all.distributions(),
-        images: ImageDistributions { width, height, patches },
+        images: ImageDistributions {
+            width,
+            height,
+            patches,
+        },
         splits,
         heaviest_by_tokens: by_tokens.named(&files),
         heaviest_by_patches: by_patches.named(&files),

@@ -17,7 +17,10 @@ impl Stats {
     /// The statistics for a person.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut text = format!("cache        {}\nfingerprint  {}\n", self.cache, self.fingerprint);
+        let mut text = format!(
+            "cache        {}\nfingerprint  {}\n",
+            self.cache, self.fingerprint
+        );
         for split in &self.splits {
             let _ = writeln!(
                 text,
@@ -79,7 +82,11 @@ impl Stats {
 
 fn heaviest(text: &mut String, what: &str, samples: &[HeavySample]) {
     let _ = writeln!(text, "\nmost {what}:");
-    let _ = writeln!(text, "  {:>9} {:>9} {:>6}  sample", "tokens", "patches", "images");
+    let _ = writeln!(
+        text,
+        "  {:>9} {:>9} {:>6}  sample",
+        "tokens", "patches", "images"
+    );
     for sample in samples {
         let name = sample.sample_id.as_ref().map_or_else(
             || format!("row {}", sample.row),

@@ -35,7 +35,9 @@ pub(super) fn of(files: &CacheFiles, partition: u32, indexes: &Indexes, file: &C
         }
         (FileName::Shard { ordinal, .. }, Folder::Images(_)) => {
             let lost = lost_images(files, partition, ordinal, indexes, file);
-            samples_using(files, partition, indexes, |image| lost.contains(&u64::from(image)))
+            samples_using(files, partition, indexes, |image| {
+                lost.contains(&u64::from(image))
+            })
         }
         _ => Vec::new(),
     };
@@ -43,7 +45,9 @@ pub(super) fn of(files: &CacheFiles, partition: u32, indexes: &Indexes, file: &C
 }
 
 fn all_samples(files: &CacheFiles, partition: u32) -> Vec<u64> {
-    let rows = files.partition(partition).map_or(0, |entry| entry.samples.index.rows);
+    let rows = files
+        .partition(partition)
+        .map_or(0, |entry| entry.samples.index.rows);
     (0..rows).collect()
 }
 
@@ -62,7 +66,10 @@ fn open(files: &CacheFiles, file: &CacheFile, kind: ShardKind, rows: &Range<u64>
     }
     let input = File::open(&path).ok()?;
     let (head, count) = read_shard_head(&input, kind).ok()?;
-    let right = FileName::Shard { partition: head.partition, ordinal: head.shard } == file.name
+    let right = FileName::Shard {
+        partition: head.partition,
+        ordinal: head.shard,
+    } == file.name
         && (head.first_row, count) == (rows.start, rows.end - rows.start);
     right.then_some(input)
 }
@@ -74,13 +81,17 @@ fn lost_samples(
     indexes: &Indexes,
     file: &CacheFile,
 ) -> Vec<u64> {
-    let Ok(entry) = files.partition(partition) else { return Vec::new() };
+    let Ok(entry) = files.partition(partition) else {
+        return Vec::new();
+    };
     let rows = rows_of(&entry.samples, ordinal);
     let input = open(files, file, ShardKind::Samples, &rows);
     let is_intact = |row: u64| {
-        let read = |entry: SampleEntry, input| read_sample(input, partition, row, &entry).is_ok();
+        let read = |entry: SampleEntry, input: &File| read_sample(input, partition, row, &entry).is_ok();
         let found = indexes.samples.as_ref().and_then(|index| index.get(row));
-        found.zip(input.as_ref()).is_some_and(|(entry, input)| read(entry, input))
+        found
+            .zip(input.as_ref())
+            .is_some_and(|(entry, input)| read(entry, input))
     };
     rows.filter(|row| !is_intact(*row)).collect()
 }
@@ -92,13 +103,17 @@ fn lost_images(
     indexes: &Indexes,
     file: &CacheFile,
 ) -> BTreeSet<u64> {
-    let Ok(entry) = files.partition(partition) else { return BTreeSet::new() };
+    let Ok(entry) = files.partition(partition) else {
+        return BTreeSet::new();
+    };
     let rows = rows_of(&entry.images, ordinal);
     let input = open(files, file, ShardKind::Images, &rows);
     let is_intact = |row: u64| {
-        let read = |entry: ImageEntry, input| read_image(input, partition, row, &entry).is_ok();
+        let read = |entry: ImageEntry, input: &File| read_image(input, partition, row, &entry).is_ok();
         let found = indexes.images.as_ref().and_then(|index| index.get(row));
-        found.zip(input.as_ref()).is_some_and(|(entry, input)| read(entry, input))
+        found
+            .zip(input.as_ref())
+            .is_some_and(|(entry, input)| read(entry, input))
     };
     rows.filter(|row| !is_intact(*row)).collect()
 }
@@ -115,7 +130,10 @@ fn samples_using(
     };
     let mut shard: Option<(u32, Option<File>)> = None;
     let mut rows = Vec::new();
-    for (row, entry) in (0u64..).zip(index.iter()).filter(|(_, entry)| entry.n_images > 0) {
+    for (row, entry) in (0u64..)
+        .zip(index.iter())
+        .filter(|(_, entry)| entry.n_images > 0)
+    {
         let ordinal = entry.shard;
         if shard.as_ref().is_none_or(|(open, _)| *open != ordinal) {
             let path = files.path(files.text(), FileName::Shard { partition, ordinal });

@@ -59,7 +59,9 @@ impl<'a> Partition<'a> {
             damaged,
             tokens: ImageTokens {
                 pad: recipe["text"]["special"]["image_pad"].as_i64(),
-                merge: recipe["image"]["merge_size"].as_u64().filter(|side| *side > 0),
+                merge: recipe["image"]["merge_size"]
+                    .as_u64()
+                    .filter(|side| *side > 0),
             },
         }
     }
@@ -108,7 +110,11 @@ impl<'a> Partition<'a> {
     /// The file, unless it is known to be damaged.
     fn intact(&self, folder: Folder, name: FileName, entry: FileEntry) -> Option<CacheFile> {
         let known = self.damaged.contains(&(folder, name));
-        (!known).then_some(CacheFile { folder, name, entry })
+        (!known).then_some(CacheFile {
+            folder,
+            name,
+            entry,
+        })
     }
 
     /// Compares shards and receipts with the index.
@@ -131,7 +137,10 @@ impl<'a> Partition<'a> {
                     Folder::Images(_) => Vec::new(),
                 };
                 let mut finding = Finding::new(file, Fault::Inconsistent, what);
-                finding.lost = Rows { partition, rows: lost };
+                finding.lost = Rows {
+                    partition,
+                    rows: lost,
+                };
                 findings.push(finding);
             }
             progress.advance(file.entry.bytes);
@@ -175,9 +184,10 @@ impl<'a> Partition<'a> {
         let place = (self.number, ordinal, wanted.start);
         match visited {
             Err(error) => Some((error.to_string(), wrong.into_iter().collect())),
-            Ok(head) if (head.partition, head.shard, head.first_row) != place => {
-                Some(("another shard stands in this place".into(), wanted.collect()))
-            }
+            Ok(head) if (head.partition, head.shard, head.first_row) != place => Some((
+                "another shard stands in this place".into(),
+                wanted.collect(),
+            )),
             Ok(_) => {
                 let first = *wrong.first()?;
                 let what = format!("row {first} is not as the index says");
@@ -197,7 +207,9 @@ impl<'a> Partition<'a> {
         let path = self.files.path(file.folder, file.name);
         let bytes = fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
         let receipt = Receipt::<E>::parse(&bytes).map_err(|error| error.to_string())?;
-        if (receipt.plan_id, receipt.partition, receipt.ordinal) != (side.plan, self.number, ordinal) {
+        if (receipt.plan_id, receipt.partition, receipt.ordinal)
+            != (side.plan, self.number, ordinal)
+        {
             return Err("the receipt of another shard".into());
         }
         let shard = receipt.shard.map(|shard| FileEntry {
@@ -233,7 +245,8 @@ impl<'a> Partition<'a> {
             let Some(file) = shard.and_then(|entry| self.intact(folder, name, entry)) else {
                 continue;
             };
-            let known = |finding: &Finding| (finding.file.folder, finding.file.name) == (folder, name);
+            let known =
+                |finding: &Finding| (finding.file.folder, finding.file.name) == (folder, name);
             if findings.iter().any(known) {
                 continue;
             }
@@ -257,7 +270,11 @@ impl<'a> Partition<'a> {
     }
 
     fn check_row(&self, input: &File, row: u64, ids: &mut HashSet<[u8; 32]>) -> Result<(), String> {
-        let entry = self.indexes.samples.as_ref().and_then(|index| index.get(row));
+        let entry = self
+            .indexes
+            .samples
+            .as_ref()
+            .and_then(|index| index.get(row));
         let entry = entry.ok_or("not in the index")?;
         let sample =
             read_sample(input, self.number, row, &entry).map_err(|error| error.to_string())?;
@@ -277,7 +294,10 @@ impl<'a> Partition<'a> {
         for (image, grid) in sample.images.iter().zip(&sample.image_grid_thw) {
             match index.get(u64::from(*image)) {
                 None => {
-                    return Err(format!("image {image} is none of the partition's {}", index.len()));
+                    return Err(format!(
+                        "image {image} is none of the partition's {}",
+                        index.len()
+                    ));
                 }
                 Some(entry) if entry.grid_thw != *grid => {
                     return Err(format!(
@@ -300,21 +320,33 @@ fn check_tokens(sample: &SampleData, tokens: ImageTokens) -> Result<(), String> 
             return Err(format!("token {at} is {id}, which is no token id"));
         }
         if label != id && *label != IGNORED_LABEL {
-            return Err(format!("label {at} is {label}, neither {IGNORED_LABEL} nor the token id {id}"));
+            return Err(format!(
+                "label {at} is {label}, neither {IGNORED_LABEL} nor the token id {id}"
+            ));
         }
     }
     let (Some(pad), Some(merge)) = (tokens.pad, tokens.merge) else {
         return Ok(());
     };
-    let found = sample.input_ids.iter().filter(|id| i64::from(**id) == pad).count() as u64;
+    let found = sample
+        .input_ids
+        .iter()
+        .filter(|id| i64::from(**id) == pad)
+        .count() as u64;
     let patches: u64 = sample
         .image_grid_thw
         .iter()
-        .map(|grid| grid.iter().map(|side| u64::from(side.unsigned_abs())).product::<u64>())
+        .map(|grid| {
+            grid.iter()
+                .map(|side| u64::from(side.unsigned_abs()))
+                .product::<u64>()
+        })
         .sum();
     let block = merge.saturating_mul(merge);
     if !patches.is_multiple_of(block) || found != patches / block {
-        return Err(format!("{found} image tokens for {patches} patches in blocks of {block}"));
+        return Err(format!(
+            "{found} image tokens for {patches} patches in blocks of {block}"
+        ));
     }
     Ok(())
 }
@@ -334,7 +366,10 @@ mod tests {
         }
     }
 
-    const TOKENS: ImageTokens = ImageTokens { pad: Some(9), merge: Some(2) };
+    const TOKENS: ImageTokens = ImageTokens {
+        pad: Some(9),
+        merge: Some(2),
+    };
 
     #[test]
     fn each_rule_of_tokens_is_noticed() {
@@ -345,7 +380,10 @@ mod tests {
         assert_eq!(text, "label 0 is 2, neither -100 nor the token id 1");
         let mut wrong = sample();
         wrong.input_ids[0] = -1;
-        assert_eq!(check_tokens(&wrong, TOKENS).unwrap_err(), "token 0 is -1, which is no token id");
+        assert_eq!(
+            check_tokens(&wrong, TOKENS).unwrap_err(),
+            "token 0 is -1, which is no token id"
+        );
         let mut wrong = sample();
         wrong.input_ids[1] = 8;
         let text = check_tokens(&wrong, TOKENS).unwrap_err();

@@ -45,10 +45,17 @@ fn check_file(path: &Path, file: &CacheFile, progress: &Progress) -> Option<(Fau
 }
 
 fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
-fn compare(path: &Path, file: &CacheFile, progress: &Progress) -> io::Result<Option<(Fault, String)>> {
+fn compare(
+    path: &Path,
+    file: &CacheFile,
+    progress: &Progress,
+) -> io::Result<Option<(Fault, String)>> {
     let wanted = file.entry.bytes;
     // Before it is opened: opening a FIFO would wait for ever.
     let metadata = fs::metadata(path)?;
@@ -57,15 +64,26 @@ fn compare(path: &Path, file: &CacheFile, progress: &Progress) -> io::Result<Opt
     }
     let found = metadata.len();
     if found < wanted {
-        return Ok(Some((Fault::Truncated, format!("truncated to {found} of {wanted} bytes"))));
+        return Ok(Some((
+            Fault::Truncated,
+            format!("truncated to {found} of {wanted} bytes"),
+        )));
     }
     if found > wanted {
         let more = found - wanted;
-        return Ok(Some((Fault::Extended, format!("longer than its {wanted} bytes by {more}"))));
+        return Ok(Some((
+            Fault::Extended,
+            format!("longer than its {wanted} bytes by {more}"),
+        )));
     }
     let mut input = File::open(path)?;
     let mut hasher = ContentHasher::new();
-    let mut buffer = vec![0; READ_BYTES.min(usize::try_from(wanted).unwrap_or(READ_BYTES)).max(1)];
+    let mut buffer = vec![
+        0;
+        READ_BYTES
+            .min(usize::try_from(wanted).unwrap_or(READ_BYTES))
+            .max(1)
+    ];
     loop {
         match input.read(&mut buffer) {
             Ok(0) => break,

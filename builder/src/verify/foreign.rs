@@ -12,10 +12,12 @@ use stoker_formats::{FileName, Folder, MANIFEST_NAME};
 use stoker_reader::CacheFiles;
 
 use super::report::{Note, NoteKind};
+use crate::build::lock::LOCK_NAME;
+use crate::build::state::STATE_NAME;
 use crate::error::{Error, Result};
 
-/// Files of a builder in the cache's folder.
-const BUILDER_FILES: [&str; 2] = ["stoker.lock", "building.json"];
+/// What a builder keeps in the cache's folder: its lock, and of an unfinished build the state and what crashed.
+const BUILDER_FILES: [&str; 4] = [LOCK_NAME, STATE_NAME, "in-flight", "crashers.json"];
 
 /// Folders inside a plan's folder.
 const INNER: [&str; 4] = ["shards", "index", "receipts", "tables"];
@@ -65,7 +67,11 @@ fn find_in_plan(
         let path = format!("{plan}/{name}");
         if !expected.contains(&path) {
             let ours = FileName::parse(&name).is_ok();
-            let kind = if ours { NoteKind::Unlisted } else { kind_of(&name) };
+            let kind = if ours {
+                NoteKind::Unlisted
+            } else {
+                kind_of(&name)
+            };
             notes.push(Note { path, kind });
         }
     }
@@ -73,7 +79,11 @@ fn find_in_plan(
 }
 
 fn kind_of(name: &str) -> NoteKind {
-    if name.ends_with(TEMPORARY) { NoteKind::Leftover } else { NoteKind::Foreign }
+    if name.ends_with(TEMPORARY) {
+        NoteKind::Leftover
+    } else {
+        NoteKind::Foreign
+    }
 }
 
 /// Names in a folder, and whether each is a folder. A folder that is not there is empty: its files are missing anyway.

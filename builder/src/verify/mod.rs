@@ -99,7 +99,11 @@ fn unreadable_manifest(root: &Path, deep: bool, error: stoker_reader::Error) -> 
         stoker_reader::Error::Formats { error: inner, .. }
             if !matches!(inner, Format::NewerVersion { .. }) =>
         {
-            Ok(Report::of_manifest(root, deep, format!("{inner}; nothing else can be checked without it")))
+            Ok(Report::of_manifest(
+                root,
+                deep,
+                format!("{inner}; nothing else can be checked without it"),
+            ))
         }
         stoker_reader::Error::Damaged { what, .. } => {
             Ok(Report::of_manifest(root, deep, what.clone()))
@@ -145,7 +149,12 @@ fn check_partition(
     let costs = known
         .iter()
         .filter(|found| cost::partition_of(found.file.name) == Some(partition))
-        .map(|found| (key(&found.file), cost::of(files, partition, &indexes, &found.file)))
+        .map(|found| {
+            (
+                key(&found.file),
+                cost::of(files, partition, &indexes, &found.file),
+            )
+        })
         .collect();
     for finding in &mut findings {
         if finding.lost.rows.is_empty() && matches!(finding.file.name, FileName::Index { .. }) {
@@ -154,7 +163,10 @@ fn check_partition(
     }
     let sums = indexes.samples.as_ref().map(|index| {
         index.iter().fold((0, 0), |(tokens, learnt), entry| {
-            (tokens + u64::from(entry.n_tokens), learnt + u64::from(entry.n_loss_tokens))
+            (
+                tokens + u64::from(entry.n_tokens),
+                learnt + u64::from(entry.n_loss_tokens),
+            )
         })
     });
     PartitionResult {
@@ -173,14 +185,24 @@ fn load_indexes(
 ) -> Indexes {
     let name = FileName::Index { partition };
     let Ok(entry) = files.partition(partition) else {
-        return Indexes { samples: None, images: None };
+        return Indexes {
+            samples: None,
+            images: None,
+        };
     };
     let (text, images) = (files.text(), files.images());
     let mut failed = |folder, entry, error: stoker_reader::Error| {
-        let file = CacheFile { folder, name, entry };
+        let file = CacheFile {
+            folder,
+            name,
+            entry,
+        };
         findings.push(Finding::new(file, Fault::Inconsistent, error.to_string()));
     };
-    let mut indexes = Indexes { samples: None, images: None };
+    let mut indexes = Indexes {
+        samples: None,
+        images: None,
+    };
     if !damaged.contains(&(text, name)) {
         match files.sample_index(partition) {
             Ok(index) => indexes.samples = Some(index),
@@ -200,7 +222,9 @@ fn load_indexes(
 fn count_splits(files: &CacheFiles, sums: &[Option<(u64, u64)>], report: &mut Report) {
     for split in &files.manifest().splits {
         let from = split.first_partition as usize;
-        let parts = sums.get(from..from + split.partitions as usize).unwrap_or_default();
+        let parts = sums
+            .get(from..from + split.partitions as usize)
+            .unwrap_or_default();
         let Some(sum) = parts.iter().try_fold((0u64, 0u64), |sum, part| {
             let (tokens, learnt) = (*part)?;
             Some((sum.0 + tokens, sum.1 + learnt))

@@ -25,7 +25,11 @@ pub(super) struct Progress {
 impl Progress {
     /// Of `total` bytes; seen only if `show`.
     pub(super) fn new(show: bool, total: u64) -> Self {
-        let target = if show { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if show {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
         let bar = ProgressBar::with_draw_target(Some(total), target);
         let template = "verify {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, ETA {eta}";
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -48,7 +52,10 @@ impl Progress {
         if !self.plain {
             return;
         }
-        let mut last = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self
+            .last_line
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if last.elapsed() >= LINE_EVERY {
             *last = Instant::now();
             let text = line(done, self.total, self.start.elapsed());

@@ -110,21 +110,32 @@ pub(super) fn make(
     mut findings: Vec<Finding>,
     notes: Vec<Note>,
 ) -> Report {
-    let order: BTreeMap<_, usize> =
-        files.expected().zip(0..).map(|(file, place)| (super::key(&file), place)).collect();
+    let order: BTreeMap<_, usize> = files
+        .expected()
+        .zip(0..)
+        .map(|(file, place)| (super::key(&file), place))
+        .collect();
     findings.sort_by_key(|found| order.get(&super::key(&found.file)).copied());
     let named: BTreeSet<(u32, u64)> = findings
         .iter()
-        .flat_map(|found| first_lost(found))
+        .flat_map(first_lost)
         .collect();
     let ids = sample_ids(files, &named);
     let name = |place: (u32, u64)| {
         let number = row_number(files, place);
-        ids.get(&place).cloned().unwrap_or_else(|| format!("row {number}"))
+        ids.get(&place)
+            .cloned()
+            .unwrap_or_else(|| format!("row {number}"))
     };
     let lost: BTreeSet<(u32, u64)> = findings
         .iter()
-        .flat_map(|found| found.lost.rows.iter().map(|row| (found.lost.partition, *row)))
+        .flat_map(|found| {
+            found
+                .lost
+                .rows
+                .iter()
+                .map(move |row| (found.lost.partition, *row))
+        })
         .collect();
     let splits = &files.manifest().splits;
     let (count, bytes) = files.expected().fold((0, 0u64), |(count, bytes), file| {
@@ -156,13 +167,16 @@ pub(super) fn make(
 
 fn first_lost(found: &Finding) -> impl Iterator<Item = (u32, u64)> + '_ {
     let rows = found.lost.rows.iter().take(NAMED_SAMPLES_MAX);
-    rows.map(|row| (found.lost.partition, *row))
+    rows.map(move |row| (found.lost.partition, *row))
 }
 
 /// The number in the cache of a partition's row.
 fn row_number(files: &CacheFiles, (partition, row): (u32, u64)) -> u64 {
     let before = files.manifest().partitions.iter().take(partition as usize);
-    before.map(|partition| partition.samples.index.rows).sum::<u64>() + row
+    before
+        .map(|partition| partition.samples.index.rows)
+        .sum::<u64>()
+        + row
 }
 
 impl Report {
@@ -235,7 +249,12 @@ impl Report {
             };
             let _ = writeln!(text, "note         {}: {what}", note.path);
         }
-        if let Some(more) = self.notes.len().checked_sub(SHOWN_NOTES_MAX).filter(|more| *more > 0) {
+        if let Some(more) = self
+            .notes
+            .len()
+            .checked_sub(SHOWN_NOTES_MAX)
+            .filter(|more| *more > 0)
+        {
             let _ = writeln!(text, "note         and {more} more such files");
         }
         let _ = match (self.sound, &self.fingerprint) {

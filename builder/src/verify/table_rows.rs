@@ -58,9 +58,7 @@ pub(crate) fn reject_counts(files: &CacheFiles) -> Option<BTreeMap<String, u64>>
 
 /// Calls `each` with every row of a table until it says no; none if the table cannot be read.
 fn visit(files: &CacheFiles, kind: TableKind, each: impl FnMut(&Row) -> bool) -> Option<()> {
-    let wanted = |file: &stoker_reader::CacheFile| {
-        matches!(file.name, stoker_formats::FileName::Table { kind: found, .. } if found == kind)
-    };
+    let wanted = |file: &stoker_reader::CacheFile| matches!(file.name, stoker_formats::FileName::Table { kind: found, .. } if found == kind);
     let bytes = files.read(&files.expected().find(wanted)?).ok()?;
     read(bytes.into(), each).ok()
 }
