@@ -268,7 +268,7 @@ impl Report {
             ),
         };
         if !self.sound {
-            text.push_str("hint         copy the damaged files from an intact node, or run the build command again\n");
+            text.push_str("hint         copy the damaged files from an intact node, or delete them and run the build command again\n");
         }
         text
     }
