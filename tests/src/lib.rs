@@ -1,1 +1,8 @@
-//! tests
+//! What the cross-crate tests share.
+
+pub mod cache;
+pub mod command;
+pub mod corpus;
+pub mod crash;
+pub mod dice;
+pub mod strace;
