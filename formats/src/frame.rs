@@ -166,7 +166,8 @@ fn check_block(found: &arrow_ipc::Block, at: u64) -> Option<Block> {
         header_bytes: u64::try_from(found.metaDataLength()).ok()?,
         body_bytes: u64::try_from(found.bodyLength()).ok()?,
     };
-    let aligned = block.header_bytes % ALIGNMENT == 0 && block.body_bytes % ALIGNMENT == 0;
+    let aligned =
+        block.header_bytes.is_multiple_of(ALIGNMENT) && block.body_bytes.is_multiple_of(ALIGNMENT);
     (block.offset == at && block.header_bytes > 0 && aligned).then_some(block)
 }
 

@@ -202,15 +202,15 @@ fn feistel(key: Key, len: u64) -> Network {
 fn mix(key: [u64; 2], value: u64) -> u64 {
     key.into_iter().fold(value, |value, half| {
         let mut mixed = value.wrapping_add(half);
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
     })
 }
 
 /// What a round adds to one half, below `radix`, given the other half.
 fn round(key: [u64; 2], other: u64, radix: u64) -> u64 {
-    (u128::from(mix(key, other)) * u128::from(radix) >> 64) as u64
+    ((u128::from(mix(key, other)) * u128::from(radix)) >> 64) as u64
 }
 
 fn encrypt(radices: [u64; 2], keys: &[[u64; 2]; ROUNDS], value: u64) -> u64 {

@@ -126,7 +126,7 @@ pub(crate) fn image_fault(grid: [i32; 3], size: [i32; 2], length: u64) -> Option
     if size.iter().any(|side| *side < 1) {
         return Some("image size out of range");
     }
-    if length == 0 || length % patches != 0 {
+    if length == 0 || !length.is_multiple_of(patches) {
         return Some("patches do not fill the grid");
     }
     (length > MAX_IMAGE_BYTES).then_some("too many bytes of patches")

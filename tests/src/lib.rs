@@ -5,4 +5,6 @@ pub mod command;
 pub mod corpus;
 pub mod crash;
 pub mod dice;
+pub mod s3;
+pub mod snapshot;
 pub mod strace;

@@ -1,4 +1,7 @@
-//! Model families: the constants that differ between them. Adding a family is one file like this.
+//! Model families: the constants that differ between them. Adding a family is one entry here.
+//!
+//! Owns what a family is called in a model folder and what its image processor computes with when
+//! the folder does not say so. It reads no file.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,4 +35,66 @@ pub struct ImageConstants {
     pub min_pixels: u64,
     /// Largest area after resizing, in pixels.
     pub max_pixels: u64,
+}
+
+/// The mean of each channel that CLIP's image processor uses.
+const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
+/// The standard deviation of each channel that CLIP's image processor uses.
+const CLIP_STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
+
+impl Family {
+    /// Every supported family.
+    pub const ALL: [Self; 3] = [Self::Qwen3Vl, Self::Qwen25Vl, Self::Qwen2Vl];
+
+    /// The name people use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Qwen3Vl => "Qwen3-VL",
+            Self::Qwen25Vl => "Qwen2.5-VL",
+            Self::Qwen2Vl => "Qwen2-VL",
+        }
+    }
+
+    /// The `model_type` values of `config.json`, the plain one first.
+    #[must_use]
+    pub fn model_types(self) -> &'static [&'static str] {
+        match self {
+            Self::Qwen3Vl => &["qwen3_vl", "qwen3_vl_moe"],
+            Self::Qwen25Vl => &["qwen2_5_vl"],
+            Self::Qwen2Vl => &["qwen2_vl"],
+        }
+    }
+
+    /// The `processor_class` of `preprocessor_config.json`.
+    #[must_use]
+    pub fn processor_class(self) -> &'static str {
+        match self {
+            Self::Qwen3Vl => "Qwen3VLProcessor",
+            Self::Qwen25Vl => "Qwen2_5_VLProcessor",
+            Self::Qwen2Vl => "Qwen2VLProcessor",
+        }
+    }
+
+    /// The constants of the family's public models.
+    #[must_use]
+    pub fn constants(self) -> ImageConstants {
+        let (patch_size, image_mean, image_std) = match self {
+            Self::Qwen3Vl => (16, [0.5; 3], [0.5; 3]),
+            Self::Qwen25Vl | Self::Qwen2Vl => (14, CLIP_MEAN, CLIP_STD),
+        };
+        let (min_pixels, max_pixels) = match self {
+            Self::Qwen3Vl => (65_536, 16_777_216),
+            Self::Qwen25Vl | Self::Qwen2Vl => (3_136, 12_845_056),
+        };
+        ImageConstants {
+            patch_size,
+            merge_size: 2,
+            temporal_patch_size: 2,
+            image_mean,
+            image_std,
+            min_pixels,
+            max_pixels,
+        }
+    }
 }

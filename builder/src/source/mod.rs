@@ -1,1 +1,164 @@
-//! source
+//! Where bytes come from: local folders and S3, inputs and images.
+//!
+//! Owns listing, spooling and fetching. Does not know records, shards or decoders. Invariant: what
+//! the weather does (timeouts, 5xx, 403, I/O errors) is an [`Error`] that stops the build; a
+//! [`Reject`] is a fact about one link. [`link`] is the choke point for hostile links.
+
+mod answer;
+pub mod input;
+mod limiter;
+pub mod link;
+mod local;
+mod retry;
+mod s3;
+mod session;
+pub mod spool;
+mod walk;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+
+pub use input::{Compression, InputFile, list};
+pub use link::{Base, Link, Policy, resolve};
+pub use local::LocalRoot;
+pub use retry::Deadlines;
+pub use session::CredentialSource;
+pub use spool::{LocalText, spool};
+
+use crate::error::Error;
+use crate::reject::Reject;
+use link::Target;
+use s3::S3;
+use session::SessionOptions;
+
+/// Largest image file, in bytes: far above any photograph, far below the memory budget.
+pub const IMAGE_BYTES_MAX: u64 = 256 << 20;
+
+/// How to reach the sources.
+#[derive(Debug, Clone)]
+pub struct SourceOptions {
+    /// `--s3-endpoint`: base URL of an S3-compatible server, addressed path-style. Otherwise what
+    /// the AWS settings say.
+    pub endpoint: Option<String>,
+    /// Where credentials come from.
+    pub credentials: CredentialSource,
+    /// Largest image file.
+    pub image_bytes_max: u64,
+    /// Timeouts and number of tries.
+    pub deadlines: Deadlines,
+}
+
+impl Default for SourceOptions {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            credentials: CredentialSource::default(),
+            image_bytes_max: IMAGE_BYTES_MAX,
+            deadlines: Deadlines::default(),
+        }
+    }
+}
+
+/// All sources of one build. Cheap to clone; S3 is not contacted before it is needed.
+#[derive(Debug, Clone)]
+pub struct Source {
+    handle: Handle,
+    s3: Arc<S3>,
+    image_bytes_max: u64,
+}
+
+/// An image file's bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// The file's bytes, whole.
+    pub bytes: Bytes,
+    /// Where they came from.
+    pub uri: String,
+    /// The object's ETag, if S3 gave one.
+    pub etag: Option<String>,
+}
+
+/// Why there are no bytes.
+#[derive(Debug)]
+pub enum FetchError {
+    /// A fact about the link: the image cannot be used.
+    Reject(Reject),
+    /// Weather: the build stops, a later run goes on.
+    Stop(Error),
+}
+
+impl From<Reject> for FetchError {
+    fn from(reject: Reject) -> Self {
+        Self::Reject(reject)
+    }
+}
+
+impl From<Error> for FetchError {
+    fn from(error: Error) -> Self {
+        Self::Stop(error)
+    }
+}
+
+impl Source {
+    /// Sources that do their waiting on the runtime behind `handle`, which needs its timer and I/O.
+    #[must_use]
+    pub fn new(options: SourceOptions, handle: Handle) -> Self {
+        Self {
+            handle,
+            image_bytes_max: options.image_bytes_max,
+            s3: Arc::new(S3::new(SessionOptions {
+                endpoint: options.endpoint,
+                credentials: options.credentials,
+                deadlines: options.deadlines,
+            })),
+        }
+    }
+
+    /// The bytes behind `link`. Retries are over when this returns.
+    ///
+    /// # Errors
+    /// [`FetchError::Reject`] for facts about the link, [`FetchError::Stop`] for all else.
+    pub async fn fetch(&self, link: &Link) -> Result<Fetched, FetchError> {
+        let uri = link.uri();
+        match link.target() {
+            Target::Data(bytes) => Ok(Fetched {
+                bytes: bytes.clone(),
+                uri,
+                etag: None,
+            }),
+            Target::S3 { bucket, key } => self.s3.get(bucket, key, uri, self.image_bytes_max).await,
+            Target::Local { root } => {
+                let (root, name) = (Arc::clone(root), link.canonical().to_owned());
+                let bytes_max = self.image_bytes_max;
+                let read = self
+                    .handle
+                    .spawn_blocking(move || root.read(&name, bytes_max))
+                    .await;
+                let bytes = read.map_err(|_| stopped(&uri))??;
+                Ok(Fetched {
+                    bytes,
+                    uri,
+                    etag: None,
+                })
+            }
+        }
+    }
+
+    /// How many S3 requests may be in flight now: it adapts to throttling.
+    #[must_use]
+    pub fn requests_max(&self) -> usize {
+        self.s3.limit()
+    }
+}
+
+/// The runtime was shut down under a request.
+fn stopped(uri: &str) -> Error {
+    Error::Fetch {
+        uri: uri.to_owned(),
+        tries: 1,
+        what: "the build is ending".into(),
+        hint: "what is done stays; run the same command again to go on".into(),
+    }
+}

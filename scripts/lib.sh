@@ -1,0 +1,62 @@
+# shellcheck shell=bash
+# What the scripts share. Sourced by bash with `set -euo pipefail`; sets root and target.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+case $target in /*) ;; *) target=$root/$target ;; esac
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+    say "error: $*"
+    exit 2
+}
+
+# need_tools COMMAND[:PACKAGE]...: installs what is missing as root on Debian-like systems, else names it.
+need_tools() {
+    local spec command missing=() packages=()
+    for spec in "$@"; do
+        command=${spec%%:*}
+        if ! command -v "$command" >/dev/null 2>&1; then
+            missing+=("$command")
+            packages+=("${spec#*:}")
+        fi
+    done
+    [ ${#missing[@]} -eq 0 ] && return 0
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+        say "installing ${packages[*]}"
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get install -y -qq "${packages[@]}" >/dev/null 2>&1 </dev/null ||
+            { apt-get update -qq && apt-get install -y -qq "${packages[@]}" >/dev/null; } </dev/null ||
+            die "could not install ${packages[*]}; install them by hand and try again"
+    else
+        die "these commands are missing: ${missing[*]} (on Debian: apt-get install ${packages[*]})"
+    fi
+}
+
+# What every build needs: libjpeg-turbo is compiled from vendored source with its SIMD code.
+need_build_tools() {
+    command -v cargo >/dev/null 2>&1 || die "cargo is missing; install Rust (the version is in rust-toolchain.toml)"
+    need_tools cmake nasm make cc:gcc
+}
+
+# Builds the optimised binary and leaves its path in $stoker. Prints cargo's output only if it fails.
+build_stoker() {
+    say "building stoker (the first build takes some minutes)"
+    (cd "$root" && CARGO_TARGET_DIR=$target cargo build --release --locked --quiet -p stoker-builder)
+    # shellcheck disable=SC2034
+    stoker=$target/release/stoker
+}
+
+# make_venv DIR REQUIREMENTS: a virtual environment with exactly the pinned packages, made once.
+make_venv() {
+    local stamp=$1/installed.txt
+    command -v python3 >/dev/null 2>&1 || die "python3 is missing"
+    if ! cmp -s "$2" "$stamp"; then
+        say "making a Python environment in ${1#"$root"/}"
+        rm -rf "$1"
+        python3 -m venv "$1" || die "python3 -m venv failed (on Debian: apt-get install python3-venv)"
+        "$1/bin/pip" install --quiet --disable-pip-version-check -r "$2"
+        cp "$2" "$stamp"
+    fi
+}

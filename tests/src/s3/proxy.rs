@@ -1,0 +1,470 @@
+//! An HTTP proxy that spoils answers, as seeded.
+//!
+//! It forwards heads and bodies byte by byte, so that signatures stay valid and every malformed
+//! answer can be made. What happens to the n-th request of a path is a function of the seed, the
+//! request and n: never of timing. Bounded: one stall ends after [`STALL_MAX`].
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::Worker;
+
+/// Longest silence of a stalled answer.
+const STALL_MAX: Duration = Duration::from_secs(20);
+/// Longest head of a request or an answer.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// One way to spoil an answer. Those that need a body leave answers to HEAD alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// 503 SlowDown.
+    SlowDown,
+    /// 500 InternalError.
+    InternalError,
+    /// 502 without a body that S3 would send.
+    BadGateway,
+    /// 429 without a body.
+    TooManyRequests,
+    /// 408 without a body.
+    RequestTimeout,
+    /// 403 AccessDenied.
+    Forbidden,
+    /// 400 ExpiredToken.
+    ExpiredToken,
+    /// 404 NoSuchBucket.
+    NoSuchBucket,
+    /// 200 with an error document and no ETag.
+    ErrorDocument,
+    /// Half the body, then the end of the connection.
+    TruncatedBody,
+    /// Half the body, then silence.
+    StalledBody,
+    /// Silence before the head.
+    StalledHead,
+    /// The body and more.
+    LongBody,
+    /// Content-Length 7 too large.
+    LengthTooLarge,
+    /// Content-Length 7 too small.
+    LengthTooSmall,
+    /// No Content-Length, the connection's end ends the body, half of it.
+    NoLength,
+    /// The connection is reset before the head.
+    Reset,
+    /// The connection is reset inside the body.
+    ResetInBody,
+    /// One bit of the body differs.
+    FlippedBit,
+    /// Another ETag.
+    OtherEtag,
+    /// Another Content-Range.
+    OtherRange,
+    /// The head comes late, but comes.
+    SlowStart,
+}
+
+impl Fault {
+    fn needs_body(self) -> bool {
+        !matches!(
+            self,
+            Self::SlowDown
+                | Self::InternalError
+                | Self::BadGateway
+                | Self::TooManyRequests
+                | Self::RequestTimeout
+                | Self::StalledHead
+                | Self::Reset
+                | Self::SlowStart
+        )
+    }
+}
+
+/// What to spoil, and how often.
+#[derive(Debug, Clone)]
+pub struct Faults {
+    /// Decides which requests are spoilt.
+    pub seed: u64,
+    /// Share of requests, between 0 and 1, for each fault.
+    pub rates: Vec<(Fault, f64)>,
+    /// How often one path may be spoilt; later requests for it go through.
+    pub per_path_max: u32,
+    /// Added to every answer.
+    pub latency: Duration,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            rates: Vec::new(),
+            per_path_max: u32::MAX,
+            latency: Duration::ZERO,
+        }
+    }
+}
+
+impl Faults {
+    /// The same rate of each of `faults`.
+    #[must_use]
+    pub fn each(faults: &[Fault], rate: f64) -> Self {
+        Self {
+            rates: faults.iter().map(|fault| (*fault, rate)).collect(),
+            ..Self::default()
+        }
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Requests and spoilt requests by path.
+    paths: BTreeMap<String, (u32, u32)>,
+    spoilt: BTreeMap<Fault, u64>,
+    requests: u64,
+}
+
+struct Shared {
+    upstream: SocketAddr,
+    faults: Mutex<Faults>,
+    seen: Mutex<Seen>,
+}
+
+/// A running proxy.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    _worker: Worker,
+}
+
+impl Proxy {
+    /// Starts a proxy in front of `upstream`.
+    ///
+    /// # Errors
+    /// If no port can be had.
+    pub fn start(upstream: SocketAddr, faults: Faults) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            upstream,
+            faults: Mutex::new(faults),
+            seen: Mutex::default(),
+        });
+        let serving = Arc::clone(&shared);
+        let (worker, address) = Worker::start(move |runtime| {
+            let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+            let address = listener.local_addr()?;
+            runtime.spawn(async move {
+                while let Ok((client, _)) = listener.accept().await {
+                    let shared = Arc::clone(&serving);
+                    tokio::spawn(async move {
+                        let _ = serve(client, &shared).await;
+                    });
+                }
+            });
+            Ok(address)
+        })?;
+        Ok(Self {
+            address,
+            shared,
+            _worker: worker,
+        })
+    }
+
+    /// Its base URL.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Spoils as `faults` says from now on.
+    pub fn set(&self, faults: Faults) {
+        *lock(&self.shared.faults) = faults;
+    }
+
+    /// How many answers were spoilt with `fault`.
+    #[must_use]
+    pub fn spoilt(&self, fault: Fault) -> u64 {
+        lock(&self.shared.seen).spoilt.get(&fault).copied().unwrap_or(0)
+    }
+
+    /// How many requests came.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        lock(&self.shared.seen).requests
+    }
+
+    /// Most requests that came for one path.
+    #[must_use]
+    pub fn requests_of_one_path_max(&self) -> u32 {
+        let seen = lock(&self.shared.seen);
+        seen.paths.values().map(|(requests, _)| *requests).max().unwrap_or(0)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Which fault, if any, hits this request.
+    fn choose(&self, head: &str) -> Option<Fault> {
+        let faults = lock(&self.faults);
+        let mut seen = lock(&self.seen);
+        seen.requests += 1;
+        let line = head.lines().next().unwrap_or("");
+        let path = line.split(['?', ' ']).nth(1).unwrap_or("").to_owned();
+        let (requests, spoilt) = seen.paths.entry(path).or_default();
+        *requests += 1;
+        if *spoilt >= faults.per_path_max {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        let range = header(head, "range").unwrap_or("");
+        (faults.seed, line, range, *requests).hash(&mut hasher);
+        let mut draw = (hasher.finish() >> 11) as f64 / (1_u64 << 53) as f64;
+        let has_body = !line.starts_with("HEAD ");
+        for (fault, rate) in &faults.rates {
+            if draw < *rate {
+                if fault.needs_body() && !has_body {
+                    return None;
+                }
+                *spoilt += 1;
+                *seen.spoilt.entry(*fault).or_default() += 1;
+                return Some(*fault);
+            }
+            draw -= rate;
+        }
+        None
+    }
+}
+
+/// Serves requests of one connection until it ends or a fault ends it.
+async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let mut upstream: Option<TcpStream> = None;
+    let mut rest = Vec::new();
+    while let Some(head) = read_head(&mut client, &mut rest).await? {
+        let fault = shared.choose(&head);
+        let latency = lock(&shared.faults).latency;
+        tokio::time::sleep(latency).await;
+        match fault {
+            Some(Fault::Reset) => return reset(&client),
+            Some(Fault::StalledHead) => return stall(&mut client).await,
+            Some(Fault::SlowStart) => tokio::time::sleep(Duration::from_millis(150)).await,
+            Some(fault) => {
+                if let Some(answer) = canned(fault, head.starts_with("HEAD ")) {
+                    client.write_all(answer.as_bytes()).await?;
+                    continue;
+                }
+            }
+            None => {}
+        }
+        let server = match &mut upstream {
+            Some(server) => server,
+            none => none.insert(TcpStream::connect(shared.upstream).await?),
+        };
+        server.write_all(head.as_bytes()).await?;
+        let mut left = Vec::new();
+        let Some(answer) = read_head(server, &mut left).await? else {
+            return Ok(());
+        };
+        let length = match header(&answer, "content-length") {
+            _ if head.starts_with("HEAD ") => 0,
+            Some(length) => length.parse().map_err(io::Error::other)?,
+            None => 0,
+        };
+        let mut body = left;
+        let have = body.len();
+        body.resize(length, 0);
+        server.read_exact(&mut body[have..]).await?;
+        let object = answer.contains(" 200 ") && head.starts_with("GET ");
+        if !forward(&mut client, &answer, body, fault, object).await? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Sends one answer, spoilt by `fault`; returns whether the connection can go on.
+async fn forward(
+    client: &mut TcpStream,
+    answer: &str,
+    mut body: Vec<u8>,
+    fault: Option<Fault>,
+    whole: bool,
+) -> io::Result<bool> {
+    let mut head = answer.to_owned();
+    if whole {
+        let sum = crc32(&body).to_be_bytes();
+        head = with_header(&head, "x-amz-checksum-crc32", &base64(&sum));
+    }
+    let length = body.len();
+    let half = length / 2;
+    let mut go_on = fault.is_none();
+    match fault {
+        Some(Fault::TruncatedBody | Fault::StalledBody | Fault::ResetInBody) => body.truncate(half),
+        Some(Fault::LongBody) => body.extend_from_slice(&[b'x'; 1000]),
+        Some(Fault::LengthTooLarge) => {
+            head = with_header(&head, "content-length", &(length + 7).to_string());
+        }
+        Some(Fault::LengthTooSmall) => {
+            let short = length.saturating_sub(7);
+            head = with_header(&head, "content-length", &short.to_string());
+        }
+        Some(Fault::NoLength) => {
+            head = without_header(&head, "content-length");
+            body.truncate(half);
+        }
+        Some(Fault::FlippedBit) => {
+            if let Some(byte) = body.get_mut(half) {
+                *byte ^= 4;
+            }
+            go_on = true;
+        }
+        Some(Fault::OtherEtag) => {
+            head = with_header(&head, "etag", "\"00000000000000000000000000000000\"");
+            go_on = true;
+        }
+        Some(Fault::OtherRange) => {
+            if let Some(range) = header(&head, "content-range") {
+                let total = range.rsplit('/').next().unwrap_or("").to_owned();
+                head = with_header(&head, "content-range", &format!("bytes 1-2/{total}"));
+            }
+            go_on = true;
+        }
+        _ => go_on = true,
+    }
+    client.write_all(head.as_bytes()).await?;
+    client.write_all(&body).await?;
+    match fault {
+        Some(Fault::StalledBody) => stall(client).await?,
+        Some(Fault::ResetInBody) => reset(client)?,
+        _ => {}
+    }
+    Ok(go_on)
+}
+
+/// Closes with a reset instead of an end.
+fn reset(client: &TcpStream) -> io::Result<()> {
+    client.set_zero_linger()
+}
+
+/// Says nothing until the client goes away, or [`STALL_MAX`].
+async fn stall(client: &mut TcpStream) -> io::Result<()> {
+    let mut byte = [0];
+    let _ = tokio::time::timeout(STALL_MAX, client.read(&mut byte)).await;
+    Ok(())
+}
+
+/// An answer that needs no upstream.
+fn canned(fault: Fault, to_head: bool) -> Option<String> {
+    let (status, code) = match fault {
+        Fault::SlowDown => ("503 Slow Down", "SlowDown"),
+        Fault::InternalError => ("500 Internal Server Error", "InternalError"),
+        Fault::BadGateway => ("502 Bad Gateway", ""),
+        Fault::TooManyRequests => ("429 Too Many Requests", ""),
+        Fault::RequestTimeout => ("408 Request Timeout", ""),
+        Fault::Forbidden => ("403 Forbidden", "AccessDenied"),
+        Fault::ExpiredToken => ("400 Bad Request", "ExpiredToken"),
+        Fault::NoSuchBucket => ("404 Not Found", "NoSuchBucket"),
+        Fault::ErrorDocument => ("200 OK", "InternalError"),
+        _ => return None,
+    };
+    let body = match code {
+        _ if to_head => String::new(),
+        "" => "<html>proxy error</html>".to_owned(),
+        code => format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code>\
+             <Message>key {} is known</Message><RequestId>REQ123</RequestId></Error>",
+            super::SECRET_KEY
+        ),
+    };
+    Some(format!(
+        "HTTP/1.1 {status}\r\nx-amz-request-id: REQ123\r\ncontent-type: application/xml\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    ))
+}
+
+/// Reads up to the empty line; what came after it stays in `rest`.
+async fn read_head(stream: &mut TcpStream, rest: &mut Vec<u8>) -> io::Result<Option<String>> {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        if let Some(end) = rest.windows(4).position(|at| at == b"\r\n\r\n") {
+            let tail = rest.split_off(end + 4);
+            let head = std::mem::replace(rest, tail);
+            return String::from_utf8(head).map(Some).map_err(io::Error::other);
+        }
+        if rest.len() > HEAD_BYTES_MAX {
+            return Err(io::Error::other("head too long"));
+        }
+        match stream.read(&mut buffer).await? {
+            0 => return Ok(None),
+            n => rest.extend_from_slice(&buffer[..n]),
+        }
+    }
+}
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().skip(1).find_map(|line| {
+        let (found, value) = line.split_once(':')?;
+        found.eq_ignore_ascii_case(name).then(|| value.trim())
+    })
+}
+
+fn without_header(head: &str, name: &str) -> String {
+    let keep = |line: &&str| {
+        !line
+            .split_once(':')
+            .is_some_and(|(found, _)| found.eq_ignore_ascii_case(name))
+    };
+    head.split_inclusive("\r\n").filter(keep).collect()
+}
+
+fn with_header(head: &str, name: &str, value: &str) -> String {
+    let head = without_header(head, name);
+    let head = head.strip_suffix("\r\n").unwrap_or(&head);
+    format!("{head}{name}: {value}\r\n\r\n")
+}
+
+/// CRC-32 as S3's `x-amz-checksum-crc32` has it.
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut sum = u32::MAX;
+    for byte in bytes {
+        sum ^= u32::from(*byte);
+        for _ in 0..8 {
+            sum = (sum >> 1) ^ (0xedb8_8320 & (sum & 1).wrapping_neg());
+        }
+    }
+    !sum
+}
+
+fn base64(bytes: &[u8; 4]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bits = u64::from(u32::from_be_bytes(*bytes)) << 4;
+    let digits = (0..6).rev().map(|at| DIGITS[(bits >> (6 * at)) as usize & 63]);
+    digits.map(char::from).chain("==".chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksum_of_the_standard_check_string() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        assert_eq!(base64(&0xcbf4_3926_u32.to_be_bytes()), "y/Q5Jg==");
+    }
+
+    #[test]
+    fn headers_are_replaced() {
+        let head = "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nX: y\r\n\r\n";
+        let other = with_header(head, "etag", "b");
+        assert_eq!(other, "HTTP/1.1 200 OK\r\nX: y\r\netag: b\r\n\r\n");
+        assert_eq!(header(&other, "ETAG"), Some("b"));
+    }
+}
