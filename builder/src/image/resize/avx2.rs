@@ -1,0 +1,216 @@
+//! The kernels in AVX2: pairs of bytes times pairs of 16-bit weights, summed in 32 bits.
+//!
+//! Owns the vector code. Weights wider than 16 bits come as two halves and two sums. Invariant:
+//! equal to the scalar code, because 32-bit addition is associative and nothing saturates before
+//! the last step, where saturation is the clamp.
+
+use std::arch::x86_64::*;
+
+use super::weights::{Axis, GROUP, SPLIT_BITS};
+use super::{CHANNELS, SLACK_BYTES, scalar};
+
+/// Bytes of a row that the vertical pass handles at once; narrower rows go to the scalar code.
+pub(super) const COLUMNS: usize = 32;
+/// Rows that the horizontal pass handles at once, sharing each load of weights.
+const ROWS: usize = 4;
+
+/// Filters along each row. `src` holds [`SLACK_BYTES`] after its pixels.
+#[expect(unsafe_code, reason = "AVX2 intrinsics")]
+pub(super) fn horizontal(src: &[u8], from: (usize, usize), dst: &mut [u8], axis: &Axis) {
+    let (line_in, line_out) = (from.1 * CHANNELS, axis.len() * CHANNELS);
+    assert!(is_x86_feature_detected!("avx2"));
+    assert!(src.len() >= from.0 * line_in + SLACK_BYTES && dst.len() == from.0 * line_out);
+    for (first, count) in axis.first.iter().zip(&axis.count) {
+        assert!(first + count <= from.1 && *count > 0 && *count <= axis.stride);
+    }
+    let whole = from.0 / ROWS * ROWS;
+    for y in 0..from.0 {
+        let wide = y < whole;
+        if wide && y % ROWS != 0 {
+            continue;
+        }
+        let (row, out) = (&src[y * line_in..], &mut dst[y * line_out..]);
+        // SAFETY: AVX2 was found. `row` starts one of the rows (four of them if `wide`) inside
+        // `src`, which holds SLACK_BYTES more; all windows of `axis` lie inside a row; `out` starts
+        // as many rows of `line_out` bytes.
+        unsafe {
+            match (wide, &axis.high) {
+                (true, None) => rows::<ROWS, false>(row, line_in, out, axis),
+                (true, Some(_)) => rows::<ROWS, true>(row, line_in, out, axis),
+                (false, None) => rows::<1, false>(row, line_in, out, axis),
+                (false, Some(_)) => rows::<1, true>(row, line_in, out, axis),
+            }
+        }
+    }
+}
+
+/// Filters `N` rows. Each step takes four source pixels: two in the low lane, two in the high.
+///
+/// # Safety
+/// AVX2 must be there; `src` must hold `N` rows of `line` bytes and 16 bytes after the last, `dst`
+/// `N` rows of output, and each window of `axis` must lie inside a row.
+#[target_feature(enable = "avx2")]
+#[expect(unsafe_code, reason = "AVX2 intrinsics")]
+unsafe fn rows<const N: usize, const SPLIT: bool>(
+    src: &[u8],
+    line: usize,
+    dst: &mut [u8],
+    axis: &Axis,
+) {
+    const Z: i8 = -128;
+    // Bytes of pixels 0 and 1 (low lane) and 2 and 3 (high lane), paired by channel, widened.
+    let spread = _mm256_setr_epi8(
+        0, Z, 3, Z, 1, Z, 4, Z, 2, Z, 5, Z, Z, Z, Z, Z, //
+        6, Z, 9, Z, 7, Z, 10, Z, 8, Z, 11, Z, Z, Z, Z, Z,
+    );
+    // Weights 0 and 1 in each pair of the low lane, 2 and 3 in each of the high lane.
+    let repeat = _mm256_setr_epi8(
+        0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, //
+        4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7,
+    );
+    let half = _mm_set1_epi32(1 << (axis.bits - 1));
+    let bits = _mm_cvtsi32_si128(axis.bits as i32);
+    let split = _mm_cvtsi32_si128(SPLIT_BITS as i32);
+    let line_out = axis.len() * CHANNELS;
+    let high = axis.high.as_deref().unwrap_or(&axis.low);
+    for x in 0..axis.len() {
+        let groups = axis.count[x].div_ceil(GROUP);
+        let mut sums = [_mm256_setzero_si256(); N];
+        let mut tops = [_mm256_setzero_si256(); N];
+        for group in 0..groups {
+            let at = x * axis.stride + group * GROUP;
+            let source = (axis.first[x] + group * GROUP) * CHANNELS;
+            // SAFETY: rows of weights are padded to whole groups. The group begins inside the
+            // window, so its 16 bytes end at most 13 after the row: inside `src` by contract.
+            unsafe {
+                let load = |weights: &[i16]| {
+                    let four = weights.as_ptr().add(at).cast::<i64>().read_unaligned();
+                    _mm256_shuffle_epi8(_mm256_set1_epi64x(four), repeat)
+                };
+                let weights = load(&axis.low);
+                let upper = if SPLIT { load(high) } else { weights };
+                for n in 0..N {
+                    let pixels = src.as_ptr().add(n * line + source).cast::<__m128i>();
+                    let pixels = _mm256_broadcastsi128_si256(_mm_loadu_si128(pixels));
+                    let pixels = _mm256_shuffle_epi8(pixels, spread);
+                    sums[n] = _mm256_add_epi32(sums[n], _mm256_madd_epi16(pixels, weights));
+                    if SPLIT {
+                        tops[n] = _mm256_add_epi32(tops[n], _mm256_madd_epi16(pixels, upper));
+                    }
+                }
+            }
+        }
+        for n in 0..N {
+            let fold = |v: __m256i| {
+                _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v))
+            };
+            let mut sum = _mm_add_epi32(fold(sums[n]), half);
+            if SPLIT {
+                sum = _mm_add_epi32(sum, _mm_sll_epi32(fold(tops[n]), split));
+            }
+            let words = _mm_packs_epi32(_mm_sra_epi32(sum, bits), _mm_setzero_si128());
+            let pixel = _mm_cvtsi128_si32(_mm_packus_epi16(words, words)).to_le_bytes();
+            let to = n * line_out + x * CHANNELS;
+            dst[to..to + CHANNELS].copy_from_slice(&pixel[..CHANNELS]);
+        }
+    }
+}
+
+/// Filters along each column; `line` (at least [`COLUMNS`]) is the bytes of a row.
+#[expect(unsafe_code, reason = "AVX2 intrinsics")]
+pub(super) fn vertical(src: &[u8], line: usize, dst: &mut [u8], axis: &Axis) {
+    assert!(is_x86_feature_detected!("avx2"));
+    assert!(line >= COLUMNS);
+    let height = src.len() / line;
+    for (y, out) in dst.chunks_exact_mut(line).enumerate() {
+        assert!(axis.first[y] + axis.count[y] <= height && axis.count[y] <= axis.stride);
+        let window = &src[axis.first[y] * line..][..axis.count[y] * line];
+        // SAFETY: AVX2 was found; `window` holds as many rows as the axis has weights for y, and
+        // `out` is one row.
+        unsafe {
+            if axis.high.is_some() {
+                column_blocks::<true>(window, line, out, axis, y);
+            } else {
+                column_blocks::<false>(window, line, out, axis, y);
+            }
+        }
+        if line % COLUMNS != 0 {
+            scalar::columns(src, line, out, axis, y, line / COLUMNS * COLUMNS);
+        }
+    }
+}
+
+/// Sums of 32 columns: four vectors of pairs, in the order that packing undoes.
+type Sums = [__m256i; 4];
+
+/// Filters one output row, in blocks of [`COLUMNS`], up to the last whole block.
+///
+/// # Safety
+/// AVX2 must be there; `window` must hold `axis.count[y]` rows of `line` bytes, `out` one.
+#[target_feature(enable = "avx2")]
+#[expect(unsafe_code, reason = "AVX2 intrinsics")]
+unsafe fn column_blocks<const SPLIT: bool>(
+    window: &[u8],
+    line: usize,
+    out: &mut [u8],
+    axis: &Axis,
+    y: usize,
+) {
+    let count = axis.count[y];
+    let half = _mm256_set1_epi32(1 << (axis.bits - 1));
+    let bits = _mm_cvtsi32_si128(axis.bits as i32);
+    let split = _mm_cvtsi32_si128(SPLIT_BITS as i32);
+    let zero = _mm256_setzero_si256();
+    let high = axis.high.as_deref().unwrap_or(&axis.low);
+    for column in (0..=line - COLUMNS).step_by(COLUMNS) {
+        let mut sums: Sums = [half; 4];
+        let mut tops: Sums = [zero; 4];
+        for k in (0..count).step_by(2) {
+            // The last odd row is paired with itself: its weight there is the padding's zero.
+            let next = (k + 1).min(count - 1);
+            // SAFETY: both rows and the block lie inside `window`; rows of weights have an even
+            // length, so the pair lies inside too.
+            unsafe {
+                let row = |k: usize| {
+                    let at = window.as_ptr().add(k * line + column);
+                    _mm256_loadu_si256(at.cast::<__m256i>())
+                };
+                let pair = |weights: &[i16]| {
+                    let at = weights.as_ptr().add(y * axis.stride + k);
+                    _mm256_set1_epi32(at.cast::<i32>().read_unaligned())
+                };
+                let (one, two) = (row(k), row(next));
+                let mixed = [
+                    _mm256_unpacklo_epi8(one, two),
+                    _mm256_unpackhi_epi8(one, two),
+                ];
+                let pairs = [
+                    _mm256_unpacklo_epi8(mixed[0], zero),
+                    _mm256_unpackhi_epi8(mixed[0], zero),
+                    _mm256_unpacklo_epi8(mixed[1], zero),
+                    _mm256_unpackhi_epi8(mixed[1], zero),
+                ];
+                let weights = pair(&axis.low);
+                let upper = if SPLIT { pair(high) } else { weights };
+                for i in 0..4 {
+                    sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs[i], weights));
+                    if SPLIT {
+                        tops[i] = _mm256_add_epi32(tops[i], _mm256_madd_epi16(pairs[i], upper));
+                    }
+                }
+            }
+        }
+        for i in 0..4 {
+            if SPLIT {
+                sums[i] = _mm256_add_epi32(sums[i], _mm256_sll_epi32(tops[i], split));
+            }
+            sums[i] = _mm256_sra_epi32(sums[i], bits);
+        }
+        let low = _mm256_packs_epi32(sums[0], sums[1]);
+        let high = _mm256_packs_epi32(sums[2], sums[3]);
+        let bytes = _mm256_packus_epi16(low, high);
+        let block = &mut out[column..column + COLUMNS];
+        // SAFETY: `block` is 32 bytes long.
+        unsafe { _mm256_storeu_si256(block.as_mut_ptr().cast::<__m256i>(), bytes) };
+    }
+}
