@@ -91,10 +91,10 @@ impl Corpus {
         self.folder.path()
     }
 
-    /// Where the records are.
+    /// Where the records are: for an S3 server at the temp folder, the prefix `set/` of bucket `data`.
     #[must_use]
     pub fn data(&self) -> PathBuf {
-        self.path().join("data")
+        self.path().join("data/set")
     }
 
     /// A folder of the temp folder, not made.

@@ -5,6 +5,8 @@ pub mod command;
 pub mod corpus;
 pub mod crash;
 pub mod dice;
+pub mod fuzz;
+pub mod mutate;
 pub mod s3;
 pub mod snapshot;
 pub mod strace;

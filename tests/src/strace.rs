@@ -84,12 +84,16 @@ impl Point {
 #[must_use]
 pub fn trace(run: &Run, calls: &[&str], scratch: &Path) -> (Ended, Vec<Call>) {
     let file = scratch.join("strace.out");
-    let ended = run.clone().under(&wrapper(calls, &file)).end();
+    let mut words = wrapper(calls, &file);
+    words.push("--seccomp-bpf".into());
+    let ended = run.clone().under(&words).end();
     let text = std::fs::read_to_string(&file).expect("strace's output: is strace installed?");
     (ended, parse(&text))
 }
 
 /// `run` under strace with an injection (see [`Point::inject`]) into calls of these names.
+///
+/// Without `--seccomp-bpf`: strace 6.1 injects no signal with it.
 #[must_use]
 pub fn injected(run: &Run, calls: &[&str], injection: &str) -> Run {
     let mut words = wrapper(calls, Path::new("/dev/null"));
@@ -100,7 +104,7 @@ pub fn injected(run: &Run, calls: &[&str], injection: &str) -> Run {
 fn wrapper(calls: &[&str], file: &Path) -> Vec<String> {
     // The question mark skips names that this architecture does not have.
     let calls: Vec<String> = calls.iter().map(|name| format!("?{name}")).collect();
-    let fixed = ["strace", "-f", "-q", "-q", "-y", "-s", "0", "--seccomp-bpf", "-o"];
+    let fixed = ["strace", "-f", "-q", "-q", "-y", "-s", "0", "-o"];
     let mut words: Vec<String> = fixed.iter().map(|word| (*word).to_owned()).collect();
     words.push(file.display().to_string());
     words.extend(["-e".into(), "signal=none".into()]);

@@ -10,6 +10,7 @@ use stoker_formats::Folder;
 use stoker_tests::cache::{assert_same, committed, files, table};
 use stoker_tests::command::Run;
 use stoker_tests::corpus::{Corpus, chat, image_name, model, png_of, vqa};
+use stoker_tests::s3::{ACCESS_KEY, Fault, Faults, Proxy, SECRET_KEY, Server};
 use stoker_tests::strace::trace;
 
 const SEED: u64 = 21;
@@ -26,7 +27,7 @@ fn surroundings_reach_no_byte() {
     let shell = ["sh", "-c", "umask 077; exec \"$@\"", "sh"];
     let other = corpus.output("other place");
     let build = || corpus.build(&other);
-    let from_data = corpus.build_of(&[".".into()], Path::new("../other place")).folder(&data);
+    let from_data = corpus.build_of(&[".".into()], Path::new("../../other place")).folder(&data);
     let variants: [(&str, Run); 10] = [
         ("2 threads", build().with("--threads", "2")),
         ("4 threads", build().with("--threads", "4")),
@@ -72,6 +73,49 @@ fn the_place_of_the_data_and_the_order_in_folders_reach_no_row() {
     assert_same(&rows(&left), &rows(&right), "another place");
     let fingerprint = |root| committed(root).expect("a cache").fingerprint;
     assert_eq!(fingerprint(&left), fingerprint(&right));
+}
+
+/// The build from the S3 server behind `endpoint`.
+fn from_s3(corpus: &Corpus, endpoint: &str, output: &Path) -> Run {
+    corpus
+        .build_of(&["s3://data/set/".into()], output)
+        .with("--s3-endpoint", endpoint)
+        .env("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        .env("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        .env("AWS_REGION", "us-east-1")
+}
+
+#[test]
+fn latency_and_faults_of_s3_reach_no_row() {
+    let corpus = Corpus::mixed(SEED, RECORDS);
+    let local = corpus.output("local");
+    let report = corpus.build(&local).args(["--json"]).end().expect_code(0).json();
+    let server = Server::start(corpus.path()).expect("the S3 server");
+    let mut all = None;
+    for (seed, threads) in [(1, "1"), (2, "2"), (3, "4"), (4, "4")] {
+        let passing = [Fault::SlowDown, Fault::Reset, Fault::TruncatedBody, Fault::FlippedBit];
+        let mut faults = Faults::each(&passing, 0.1);
+        faults.rates.push((Fault::SlowStart, 0.3));
+        let proxy = Proxy::start(server.address(), Faults { seed, per_path_max: 2, ..faults });
+        let proxy = proxy.expect("the proxy");
+        let output = corpus.output(&format!("s3-{seed}"));
+        let run = from_s3(&corpus, &proxy.endpoint(), &output).with("--threads", threads);
+        let remote = run.args(["--json"]).end().expect_code(0).json();
+        for key in ["fingerprint", "rejects", "tokens", "images"] {
+            assert_eq!(remote[key], report[key], "{key}, seed {seed}");
+        }
+        assert_same(&rows(&local), &rows(&output), "from S3");
+        let files = files(&output);
+        if let Some(first) = &all {
+            assert_same(first, &files, "another latency");
+        }
+        all = Some(files);
+    }
+    let output = corpus.output("s3-1");
+    let before = server.image_gets();
+    let again = from_s3(&corpus, &server.endpoint(), &output).with("--image-tag", "inplace");
+    let _ = again.end().expect_code(0);
+    assert_eq!(server.image_gets() - before, 0, "a retext fetched an image");
 }
 
 /// What a change does to an id.
