@@ -76,11 +76,21 @@ fn committed(root: &Path) -> Result<Vec<Folder>> {
 
 fn remove_plan_folder(root: &Path, folder: Folder) -> Result<()> {
     let top = root.join(folder.to_string());
+    // A link is a stranger's: what it points at may be the pixels of another cache.
+    let is_folder = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    if !is_folder(&top) {
+        return Ok(());
+    }
     for subfolder in SUBFOLDERS {
-        let path = top.join(subfolder);
-        let Ok(entries) = fs::read_dir(&path) else {
-            continue;
+        let path = if subfolder.is_empty() {
+            top.clone()
+        } else {
+            top.join(subfolder)
         };
+        if !is_folder(&path) {
+            continue;
+        }
+        let entries = fs::read_dir(&path).map_err(Error::io("list", &path))?;
         for entry in entries {
             let entry = entry.map_err(Error::io("list", &path))?;
             let regular = entry.file_type().is_ok_and(|kind| kind.is_file());
