@@ -52,7 +52,10 @@ impl Corpus {
         let images = (records / 3).max(2);
         for image in 0..images {
             let (width, height) = (20 + dice.below(80), 20 + dice.below(80));
-            corpus.write(&image_name(image), &png(&mut dice, width, height));
+            let bytes = png(&mut dice, width, height);
+            corpus.write(&image_name(image), &bytes);
+            // Links start at their JSONL file, and `..` is refused: the third file has copies.
+            corpus.write(&format!("sub/{}", image_name(image)), &bytes);
         }
         let mut files: [Vec<Value>; 3] = Default::default();
         for number in 0..records {
@@ -190,8 +193,7 @@ fn record(dice: &mut Dice, shape: usize, number: usize, images: usize) -> Value 
             {"from": "human", "value": format!("<image>\n{question}")},
             {"from": "gpt", "value": answer},
         ]}),
-        // The third file lies in a folder of its own.
-        _ => vqa(&format!("../{image}"), &question, &answer),
+        _ => vqa(&image, &question, &answer),
     }
 }
 
