@@ -4,6 +4,7 @@ pub mod build;
 pub mod cli;
 pub mod error;
 pub mod image;
+pub mod limits;
 pub mod model;
 pub mod plan;
 pub mod publish;

@@ -8,8 +8,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
@@ -139,7 +139,9 @@ impl Publisher {
     }
 
     fn lock_write_fault(&self) -> MutexGuard<'_, Option<(PathBuf, io::Error)>> {
-        self.write_fault.lock().unwrap_or_else(PoisonError::into_inner)
+        self.write_fault
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The error of a failed operation; a full disk is told apart, with needed and free bytes.
@@ -194,7 +196,9 @@ impl Pending {
         let target = self.folder.join(name);
         let outcome = (|| {
             writer.flush().map_err(|error| ("write", error))?;
-            let file = writer.into_inner().map_err(|error| ("write", error.into_error()))?;
+            let file = writer
+                .into_inner()
+                .map_err(|error| ("write", error.into_error()))?;
             file.set_permissions(fs::Permissions::from_mode(mode))
                 .map_err(|error| ("set the mode of", error))?;
             file.sync_all().map_err(|error| ("sync", error))?;

@@ -55,7 +55,10 @@ fn reason(bytes: &[u8]) -> Reason {
 #[cfg(target_os = "linux")]
 fn peak_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM"))
+        .unwrap();
     let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
     kib * 1024
 }
@@ -69,7 +72,11 @@ fn png_chunk(name: &[u8], data: &[u8]) -> Vec<u8> {
     for byte in &chunk[4..] {
         crc ^= u32::from(*byte);
         for _ in 0..8 {
-            crc = if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+            crc = if crc & 1 == 1 {
+                crc >> 1 ^ 0xedb8_8320
+            } else {
+                crc >> 1
+            };
         }
     }
     chunk.extend((!crc).to_be_bytes());
@@ -87,7 +94,10 @@ fn png_header(width: u32, height: u32) -> Vec<u8> {
 
 /// `bytes`, a JPEG, with another size in its frame header.
 fn jpeg_sized(mut bytes: Vec<u8>, width: u16, height: u16) -> Vec<u8> {
-    let frame = bytes.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
+    let frame = bytes
+        .windows(2)
+        .position(|pair| pair == [0xff, 0xc0])
+        .unwrap();
     bytes[frame + 5..frame + 7].copy_from_slice(&height.to_be_bytes());
     bytes[frame + 7..frame + 9].copy_from_slice(&width.to_be_bytes());
     bytes
@@ -108,7 +118,10 @@ fn webp_extended(width: u32, height: u32, flags: u8, rest: &[u8]) -> Vec<u8> {
 #[test]
 fn bombs_are_refused_by_their_header() {
     assert_eq!(reason(&png_header(50_000, 50_000)), Reason::TooManyPixels);
-    assert_eq!(reason(&png_header(u32::MAX, u32::MAX)), Reason::TooManyPixels);
+    assert_eq!(
+        reason(&png_header(u32::MAX, u32::MAX)),
+        Reason::TooManyPixels
+    );
     assert_eq!(reason(&png_header(0, 5)), Reason::CorruptImage);
     let jpeg = jpeg_sized(read("small_28x28.jpg"), 65_500, 65_500);
     assert_eq!(reason(&jpeg), Reason::TooManyPixels);
@@ -121,7 +134,10 @@ fn bombs_are_refused_by_their_header() {
     screen[6..10].fill(0xff);
     assert_eq!(reason(&screen), Reason::TooManyPixels);
     let mut frame = read("static.gif");
-    let at = frame.windows(5).position(|window| window == b",\0\0\0\0").unwrap();
+    let at = frame
+        .windows(5)
+        .position(|window| window == b",\0\0\0\0")
+        .unwrap();
     frame[at + 1..at + 9].fill(0xff);
     assert_eq!(reason(&frame), Reason::TooManyPixels);
 
@@ -130,7 +146,10 @@ fn bombs_are_refused_by_their_header() {
     // A frame far larger than its canvas.
     let mut inner = b"VP8 \x0a\0\0\0".to_vec();
     inner.extend([0, 0, 0, 0x9d, 0x01, 0x2a, 0xff, 0x3f, 0xff, 0x3f]);
-    assert_eq!(reason(&webp_extended(10, 10, 0, &inner)), Reason::CorruptImage);
+    assert_eq!(
+        reason(&webp_extended(10, 10, 0, &inner)),
+        Reason::CorruptImage
+    );
     assert_eq!(
         reason(&webp_extended(10, 10, 2, &inner)),
         Reason::UnsupportedImage
@@ -212,7 +231,9 @@ fn flipped_bytes_cost_at_most_the_image() {
     let mut preparer = Preparer::new(recipe());
     let mut state = 7u64;
     let mut random = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (state >> 33) as usize
     };
     for name in FILES {
@@ -222,7 +243,11 @@ fn flipped_bytes_cost_at_most_the_image() {
             let mut damaged = bytes.clone();
             for _ in 0..1 + random() % 4 {
                 // Headers get their share.
-                let end = if random() % 2 == 0 { bytes.len() } else { bytes.len().min(200) };
+                let end = if random() % 2 == 0 {
+                    bytes.len()
+                } else {
+                    bytes.len().min(200)
+                };
                 damaged[random() % end] ^= 1 + (random() % 255) as u8;
             }
             if let Err(reject) = preparer.prepare(&damaged) {

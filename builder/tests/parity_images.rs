@@ -97,7 +97,10 @@ fn every_row(folder: &str, generation: Generation) {
         .collect();
     assert_eq!(rows.len(), 150);
     let mut wrong = Vec::new();
-    for profile in Profile::ALL.into_iter().filter(|profile| profile.is_exact()) {
+    for profile in Profile::ALL
+        .into_iter()
+        .filter(|profile| profile.is_exact())
+    {
         let mut preparer = Preparer::new(recipe(profile, generation));
         let mut seen = 0;
         for row in rows.iter().filter(|row| row["profile"] == profile.name()) {

@@ -29,7 +29,7 @@ pub const MAX_TOKENS: usize = 1 << 28;
 /// Images of one sample: a long video has some thousand frames.
 pub const MAX_IMAGES: usize = 1 << 20;
 
-/// Patches of one image: 200 times the largest Qwen3-VL image, and sums stay far inside a u64.
+/// Patches of one image: far above any model, and sums stay far inside a u64.
 pub const MAX_PATCHES: u64 = 1 << 28;
 
 /// Bytes of one image's patches: what one read may ask for.

@@ -282,7 +282,7 @@ impl<W: Write + Send, R: TableRow> TableWriter<W, R> {
     /// Ends the table; returns the writer, flushed, and what the manifest says of the file.
     pub fn finish(mut self) -> Result<(W, FileEntry)> {
         self.flush()?;
-        self.writer.finish().map_err(parquet(R::NAME))?;
+        // Writes the footer, too.
         let tee = self.writer.into_inner().map_err(parquet(R::NAME))?;
         let (bytes, hash) = tee.summary();
         let mut out = tee.into_inner();

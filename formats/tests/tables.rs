@@ -12,9 +12,9 @@ fn reject(line: u64) -> RejectTableRow {
         file: "a.jsonl".into(),
         line,
         byte_offset: line * 100,
-        column: (line % 2 == 0).then_some(line),
+        column: line.is_multiple_of(2).then_some(line),
         reason: "bad_json".into(),
-        link: (line % 3 == 0).then(|| "x.png".to_owned()),
+        link: line.is_multiple_of(3).then(|| "x.png".to_owned()),
         message: "no object".into(),
     }
 }

@@ -24,9 +24,36 @@ fn bypasses(trap: &str, top: &Path) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     // Schemes, in all their spellings.
     for scheme in [
-        "http", "https", "HTTP", "hTtP", "ftp", "file", "FILE", "gopher", "ws", "sftp", "smb",
-        "S3", "s3n", "s3a", "gs", "hf", "az", "jar", "dict", "ldap", "tftp", "blob", "about",
-        "javascript", "view-source", "x+y.z-1", "unix", "nfs", "DATA", "Data",
+        "http",
+        "https",
+        "HTTP",
+        "hTtP",
+        "ftp",
+        "file",
+        "FILE",
+        "gopher",
+        "ws",
+        "sftp",
+        "smb",
+        "S3",
+        "s3n",
+        "s3a",
+        "gs",
+        "hf",
+        "az",
+        "jar",
+        "dict",
+        "ldap",
+        "tftp",
+        "blob",
+        "about",
+        "javascript",
+        "view-source",
+        "x+y.z-1",
+        "unix",
+        "nfs",
+        "DATA",
+        "Data",
     ] {
         all.push(format!("{scheme}://{trap}/x.png"));
         all.push(format!("{scheme}:/{top}/secret"));
@@ -34,10 +61,28 @@ fn bypasses(trap: &str, top: &Path) -> Vec<String> {
     }
     // Addresses that mean this host, or the metadata service, with and without a scheme.
     for host in [
-        "127.0.0.1", "localhost", "0", "0.0.0.0", "127.1", "2130706433", "0x7f000001",
-        "0177.0.0.1", "0x7f.1", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]",
-        "127.0.0.1.nip.io", "user@127.0.0.1", "user:pass@127.0.0.1", "127.0.0.1%00.example.org",
-        "\u{2460}\u{2461}\u{2466}.0.0.1", "loc\u{212a}lhost", "\u{ff11}\u{ff12}\u{ff17}.0.0.1", "169.254.169.254", "[fd00:ec2::254]",
+        "127.0.0.1",
+        "localhost",
+        "0",
+        "0.0.0.0",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "0x7f.1",
+        "[::1]",
+        "[::]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "127.0.0.1.nip.io",
+        "user@127.0.0.1",
+        "user:pass@127.0.0.1",
+        "127.0.0.1%00.example.org",
+        "\u{2460}\u{2461}\u{2466}.0.0.1",
+        "loc\u{212a}lhost",
+        "\u{ff11}\u{ff12}\u{ff17}.0.0.1",
+        "169.254.169.254",
+        "[fd00:ec2::254]",
     ] {
         all.push(format!("http://{host}:{port}/x"));
         all.push(format!("//{host}:{port}/x"));
@@ -46,11 +91,43 @@ fn bypasses(trap: &str, top: &Path) -> Vec<String> {
     }
     // Ways up, plain and dressed.
     for up in [
-        "..", "../", "..//", "./..", "././..", "../.", "a/..", "a/../..", "a/b/../../..",
-        "..\\", "\\..", "..%2f", "%2e%2e", "%2e%2e/", "%2e%2e%2f", "..%5c", "%252e%252e/",
-        "..%c0%af", "%c0%ae%c0%ae/", "..;/", "..%00/", "..\u{0}", ".. /", " ../", "..\t/",
-        "..\r\n/", "\u{ff0e}\u{ff0e}/", "\u{2024}\u{2024}/", "..\u{2215}", "..\u{ff0f}",
-        "....//", "..././", ".../", "..../", "\u{202e}../", "\u{feff}../", "..\u{feff}/",
+        "..",
+        "../",
+        "..//",
+        "./..",
+        "././..",
+        "../.",
+        "a/..",
+        "a/../..",
+        "a/b/../../..",
+        "..\\",
+        "\\..",
+        "..%2f",
+        "%2e%2e",
+        "%2e%2e/",
+        "%2e%2e%2f",
+        "..%5c",
+        "%252e%252e/",
+        "..%c0%af",
+        "%c0%ae%c0%ae/",
+        "..;/",
+        "..%00/",
+        "..\u{0}",
+        ".. /",
+        " ../",
+        "..\t/",
+        "..\r\n/",
+        "\u{ff0e}\u{ff0e}/",
+        "\u{2024}\u{2024}/",
+        "..\u{2215}",
+        "..\u{ff0f}",
+        "....//",
+        "..././",
+        ".../",
+        "..../",
+        "\u{202e}../",
+        "\u{feff}../",
+        "..\u{feff}/",
     ] {
         all.push(format!("{up}secret"));
         all.push(format!("{up}/secret"));
@@ -58,21 +135,79 @@ fn bypasses(trap: &str, top: &Path) -> Vec<String> {
     }
     // Absolute, empty, odd.
     for odd in [
-        "", ".", "..", "/", "//", "./", ".//.", "/.", "a/", "a/.", "~", "~/secret", "~root/x",
-        "$HOME/secret", "%HOME%/x", "C:\\secret", "C:/secret", "c:secret", "\\\\host\\share",
-        "\\secret", "//?/secret", "/proc/self/environ", "/proc/1/root/etc/passwd", "/dev/zero",
-        "/dev/stdin", "/dev/tcp/127.0.0.1/80", "|cat /etc/passwd", "`id`", "-", "--", "@secret",
-        "s3:", "s3:/", "s3://", "s3:///", "s3:///x", "s3://other-bucket/x", "s3://../x",
-        "s3://data-set/../x", "s3://data-set/a/../../x", "s3://data-set/./x", "s3://data-set",
-        "s3://data-set/", "s3://DATA-SET/x", "s3://data-set@other-bucket/x",
-        "s3://user:pass@data-set/x", "s3://data-set:80/x", "s3://data-set\\x", "s3://data-set%2f/x",
-        "s3:data-set/x", "S3://data-set/x", " s3://data-set/x", "s3://data-set /x",
-        "s3://data-set?x=/y", "s3://data-set#/x", "s3://data\u{0}set/x", "data:", "data:,x",
-        "data:text/plain;base64,aGk=", "data:image/png,aGk=", "data:image/png;base64",
-        "data:image/png;base64,***", "data:image/;base64,aGk=", "data:image/p/g;base64,aGk=",
-        "data:image/svg+xml;utf8;base64,aGk=", "data://image/png;base64,aGk=",
-        "data:image/png;charset=x;base64,aGk=", "\u{0}", "x\u{0}.png", "x\n.png", "x\u{7f}.png",
-        "x\u{85}.png", "\u{1b}[2Jx",
+        "",
+        ".",
+        "..",
+        "/",
+        "//",
+        "./",
+        ".//.",
+        "/.",
+        "a/",
+        "a/.",
+        "~",
+        "~/secret",
+        "~root/x",
+        "$HOME/secret",
+        "%HOME%/x",
+        "C:\\secret",
+        "C:/secret",
+        "c:secret",
+        "\\\\host\\share",
+        "\\secret",
+        "//?/secret",
+        "/proc/self/environ",
+        "/proc/1/root/etc/passwd",
+        "/dev/zero",
+        "/dev/stdin",
+        "/dev/tcp/127.0.0.1/80",
+        "|cat /etc/passwd",
+        "`id`",
+        "-",
+        "--",
+        "@secret",
+        "s3:",
+        "s3:/",
+        "s3://",
+        "s3:///",
+        "s3:///x",
+        "s3://other-bucket/x",
+        "s3://../x",
+        "s3://data-set/../x",
+        "s3://data-set/a/../../x",
+        "s3://data-set/./x",
+        "s3://data-set",
+        "s3://data-set/",
+        "s3://DATA-SET/x",
+        "s3://data-set@other-bucket/x",
+        "s3://user:pass@data-set/x",
+        "s3://data-set:80/x",
+        "s3://data-set\\x",
+        "s3://data-set%2f/x",
+        "s3:data-set/x",
+        "S3://data-set/x",
+        " s3://data-set/x",
+        "s3://data-set /x",
+        "s3://data-set?x=/y",
+        "s3://data-set#/x",
+        "s3://data\u{0}set/x",
+        "data:",
+        "data:,x",
+        "data:text/plain;base64,aGk=",
+        "data:image/png,aGk=",
+        "data:image/png;base64",
+        "data:image/png;base64,***",
+        "data:image/;base64,aGk=",
+        "data:image/p/g;base64,aGk=",
+        "data:image/svg+xml;utf8;base64,aGk=",
+        "data://image/png;base64,aGk=",
+        "data:image/png;charset=x;base64,aGk=",
+        "\u{0}",
+        "x\u{0}.png",
+        "x\n.png",
+        "x\u{7f}.png",
+        "x\u{85}.png",
+        "\u{1b}[2Jx",
     ] {
         all.push(odd.to_owned());
     }
@@ -114,10 +249,17 @@ fn no_string_leaves_the_policy() {
             continue;
         };
         harmless += 1;
-        assert!(!link.uri().starts_with("s3://"), "{raw:?} became {}", link.uri());
+        assert!(
+            !link.uri().starts_with("s3://"),
+            "{raw:?} became {}",
+            link.uri()
+        );
         match runtime.block_on(source.fetch(&link)) {
             Err(FetchError::Reject(reject)) => {
-                assert!(matches!(reject.reason, Reason::MissingImage | Reason::ForbiddenLink));
+                assert!(matches!(
+                    reject.reason,
+                    Reason::MissingImage | Reason::ForbiddenLink
+                ));
             }
             other => panic!("{raw:?}: {other:?}"),
         }
@@ -160,8 +302,15 @@ fn links_and_special_files_of_the_tree() {
         link(&format!("farm{}", n + 1), &format!("farm{n}"));
     }
     fs::create_dir(root.join("locked")).unwrap();
-    for (tool, args) in [("mkfifo", vec!["fifo"]), ("mknod", vec!["device", "c", "1", "5"])] {
-        let made = Command::new(tool).args(args).current_dir(&root).status().unwrap();
+    for (tool, args) in [
+        ("mkfifo", vec!["fifo"]),
+        ("mknod", vec!["device", "c", "1", "5"]),
+    ] {
+        let made = Command::new(tool)
+            .args(args)
+            .current_dir(&root)
+            .status()
+            .unwrap();
         assert!(made.success() || tool == "mknod", "{tool}");
     }
     let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
@@ -177,21 +326,38 @@ fn links_and_special_files_of_the_tree() {
         assert_eq!(fetch(name).unwrap().bytes, INSIDE, "{name}");
     }
     let mut forbidden = vec![
-        "up", "up2", "absolute", "absolute-inside", "parent/secret", "slash/etc/passwd", "loop1",
-        "magic1", "magic2/Cargo.toml", "magic3", "zero", "farm0", "a", "fifo", "socket",
+        "up",
+        "up2",
+        "absolute",
+        "absolute-inside",
+        "parent/secret",
+        "slash/etc/passwd",
+        "loop1",
+        "magic1",
+        "magic2/Cargo.toml",
+        "magic3",
+        "zero",
+        "farm0",
+        "a",
+        "fifo",
+        "socket",
     ];
     if root.join("device").exists() {
         forbidden.push("device");
     }
     for name in forbidden {
         match fetch(name) {
-            Err(FetchError::Reject(reject)) => assert_eq!(reject.reason, Reason::ForbiddenLink, "{name}"),
+            Err(FetchError::Reject(reject)) => {
+                assert_eq!(reject.reason, Reason::ForbiddenLink, "{name}")
+            }
             other => panic!("{name}: {other:?}"),
         }
     }
     for name in ["nowhere", "dangling", "ok.bin/x", "locked/x"] {
         match fetch(name) {
-            Err(FetchError::Reject(reject)) => assert_eq!(reject.reason, Reason::MissingImage, "{name}"),
+            Err(FetchError::Reject(reject)) => {
+                assert_eq!(reject.reason, Reason::MissingImage, "{name}")
+            }
             other => panic!("{name}: {other:?}"),
         }
     }
@@ -240,7 +406,12 @@ fn a_tree_that_changes_under_the_open_shows_nothing_from_outside() {
         scope.spawn(|| {
             // The folder and the link trade places; in between the name does not exist.
             while !stop.load(Ordering::Relaxed) {
-                for (from, to) in [("real", "kept"), ("link", "real"), ("real", "link"), ("kept", "real")] {
+                for (from, to) in [
+                    ("real", "kept"),
+                    ("link", "real"),
+                    ("real", "link"),
+                    ("kept", "real"),
+                ] {
                     fs::rename(root.join(from), root.join(to)).unwrap();
                 }
             }
@@ -259,5 +430,8 @@ fn a_tree_that_changes_under_the_open_shows_nothing_from_outside() {
         });
         stop.store(true, Ordering::Relaxed);
     });
-    assert!(inside > 0 && other > 0, "{inside} inside, {other} rejected: no race took place");
+    assert!(
+        inside > 0 && other > 0,
+        "{inside} inside, {other} rejected: no race took place"
+    );
 }

@@ -14,7 +14,7 @@ use stoker_tests::s3::{ACCESS_KEY, Fault, Faults, Proxy, SECRET_KEY, Server};
 const BUCKET: &str = "data-set";
 
 struct Bench {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     server: Server,
     proxy: Proxy,
     source: Source,
@@ -23,7 +23,9 @@ struct Bench {
 
 fn content(n: u32) -> Vec<u8> {
     let mut bytes = vec![0; 20 + (n as usize * 37) % 3000];
-    let mut reader = blake3::Hasher::new().update(&n.to_le_bytes()).finalize_xof();
+    let mut reader = blake3::Hasher::new()
+        .update(&n.to_le_bytes())
+        .finalize_xof();
     reader.fill(&mut bytes);
     bytes
 }
@@ -65,7 +67,7 @@ impl Bench {
         };
         let source = Source::new(options, runtime.handle().clone());
         Self {
-            _folder: folder,
+            folder,
             server,
             proxy,
             source,
@@ -116,39 +118,50 @@ fn survive(objects: u32, faults: &[Fault], rate: f64, deadlines: Deadlines) {
 }
 
 #[test]
-fn refusals_pass() {
+fn throttling_passes() {
+    survive(
+        1000,
+        &[Fault::SlowDown, Fault::TooManyRequests],
+        0.1,
+        quick(),
+    );
+}
+
+#[test]
+fn server_errors_pass() {
     let faults = [
-        Fault::SlowDown,
         Fault::InternalError,
         Fault::BadGateway,
-        Fault::TooManyRequests,
         Fault::RequestTimeout,
     ];
-    survive(2500, &faults, 0.06, quick());
+    survive(1500, &faults, 0.08, quick());
 }
 
 #[test]
-fn wrong_bodies_are_never_accepted() {
-    let faults = [
-        Fault::TruncatedBody,
-        Fault::LongBody,
-        Fault::LengthTooLarge,
-        Fault::LengthTooSmall,
-        Fault::NoLength,
-        Fault::FlippedBit,
-    ];
-    survive(3000, &faults, 0.05, quick());
+fn short_and_long_bodies_are_never_accepted() {
+    let faults = [Fault::TruncatedBody, Fault::LongBody, Fault::LengthTooLarge];
+    survive(1500, &faults, 0.1, quick());
 }
 
 #[test]
-fn broken_connections_and_error_documents_pass() {
-    let faults = [
-        Fault::Reset,
-        Fault::ResetInBody,
-        Fault::ErrorDocument,
-        Fault::SlowStart,
-    ];
-    survive(3000, &faults, 0.07, quick());
+fn bodies_that_only_a_checksum_tells_are_never_accepted() {
+    let faults = [Fault::LengthTooSmall, Fault::NoLength, Fault::FlippedBit];
+    survive(1500, &faults, 0.1, quick());
+}
+
+#[test]
+fn broken_connections_pass() {
+    survive(1500, &[Fault::Reset, Fault::ResetInBody], 0.1, quick());
+}
+
+#[test]
+fn error_documents_and_slow_starts_pass() {
+    survive(
+        1500,
+        &[Fault::ErrorDocument, Fault::SlowStart],
+        0.1,
+        quick(),
+    );
 }
 
 #[test]
@@ -164,15 +177,20 @@ fn stalls_cost_their_timeout_and_nothing_else() {
         ..quick()
     };
     let start = Instant::now();
-    survive(1000, &[Fault::StalledBody, Fault::StalledHead], 0.03, deadlines);
+    survive(
+        1000,
+        &[Fault::StalledBody, Fault::StalledHead],
+        0.03,
+        deadlines,
+    );
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
 fn what_does_not_pass_stops_with_a_hint_after_bounded_tries() {
     let deadlines = Deadlines {
-        stall: Duration::from_millis(50),
-        first_byte: Duration::from_millis(50),
+        stall: Duration::from_millis(300),
+        first_byte: Duration::from_secs(1),
         backoff: Duration::from_millis(1),
         ..quick()
     };
@@ -204,12 +222,21 @@ fn what_does_not_pass_stops_with_a_hint_after_bounded_tries() {
             panic!("{fault:?}: {made} requests");
         }
         // A reset of a kept connection may be tried once more below us.
-        assert!(made <= if fault == Fault::Reset { 20 } else { tries }, "{fault:?}: {made}");
+        assert!(
+            made <= if fault == Fault::Reset { 20 } else { tries },
+            "{fault:?}: {made}"
+        );
         let text = format!("{error} {error:?} {:?}", error.hint());
         assert!(error.hint().is_some_and(|hint| !hint.is_empty()), "{text}");
-        assert!(!text.contains(SECRET_KEY) && !text.contains(ACCESS_KEY), "{text}");
+        assert!(
+            !text.contains(SECRET_KEY) && !text.contains(ACCESS_KEY),
+            "{text}"
+        );
         if fault == Fault::Forbidden {
-            assert!(text.contains("AccessDenied") && text.contains("REQ123"), "{text}");
+            assert!(
+                text.contains("AccessDenied") && text.contains("REQ123"),
+                "{text}"
+            );
         }
     }
 }
@@ -217,7 +244,7 @@ fn what_does_not_pass_stops_with_a_hint_after_bounded_tries() {
 #[test]
 fn facts_are_rejects_after_one_request() {
     let bench = Bench::new(1, Faults::default(), quick());
-    let folder = bench._folder.path().join(BUCKET).join("img");
+    let folder = bench.folder.path().join(BUCKET).join("img");
     fs::write(folder.join("large.bin"), vec![7; 10_001]).unwrap();
     fs::write(folder.join("fits.bin"), vec![7; 10_000]).unwrap();
     for (name, reason) in [

@@ -54,7 +54,13 @@ fn text(bytes: usize) -> Vec<u8> {
 fn names_and_links_are_those_of_the_disk() {
     let folder = tempfile::tempdir().unwrap();
     let root = fs::canonicalize(folder.path()).unwrap();
-    for name in ["b/2.jsonl", "a/1.jsonl.gz", "a/x/3.jsonl.zst", "a/skip.txt", "a/.hidden.jsonl"] {
+    for name in [
+        "b/2.jsonl",
+        "a/1.jsonl.gz",
+        "a/x/3.jsonl.zst",
+        "a/skip.txt",
+        "a/.hidden.jsonl",
+    ] {
         put(&root, &format!("data-set/sft/{name}"), b"{}\n");
     }
     put(&root, "data-set/sft/b/i.bin", b"pixels");
@@ -66,23 +72,40 @@ fn names_and_links_are_those_of_the_disk() {
     for uris in [
         vec!["s3://data-set/sft/"],
         vec!["s3://data-set"],
-        vec!["s3://data-set/sft/b/2.jsonl", "s3://data-set/sft/a/", "s3://data-set/sft/b/"],
+        vec![
+            "s3://data-set/sft/b/2.jsonl",
+            "s3://data-set/sft/a/",
+            "s3://data-set/sft/b/",
+        ],
     ] {
         let uris: Vec<String> = uris.into_iter().map(str::to_owned).collect();
         let remote = list(&uris, &source).unwrap();
         assert_eq!(remote.len(), local.len());
         for (here, there) in std::iter::zip(&local, &remote) {
-            assert_eq!((&here.name, here.bytes, here.compression), (&there.name, there.bytes, there.compression));
+            assert_eq!(
+                (&here.name, here.bytes, here.compression),
+                (&there.name, there.bytes, there.compression)
+            );
             assert!(there.etag.is_some());
             let a = resolve("./img//1.jpg", &here.base, &policy).unwrap();
             let b = resolve("img/1.jpg", &there.base, &policy).unwrap();
             assert_eq!((a.canonical(), a.key()), (b.canonical(), b.key()));
         }
     }
-    let remote = list(&["s3://data-set/sft/b/2.jsonl".into(), "s3://data-set/sft/a/".into()], &source).unwrap();
+    let remote = list(
+        &[
+            "s3://data-set/sft/b/2.jsonl".into(),
+            "s3://data-set/sft/a/".into(),
+        ],
+        &source,
+    )
+    .unwrap();
     let link = resolve("i.bin", &remote[2].base, &policy).unwrap();
     let fetched = runtime.block_on(source.fetch(&link)).unwrap();
-    assert_eq!((&fetched.bytes[..], &*fetched.uri), (&b"pixels"[..], "s3://data-set/sft/b/i.bin"));
+    assert_eq!(
+        (&fetched.bytes[..], &*fetched.uri),
+        (&b"pixels"[..], "s3://data-set/sft/b/i.bin")
+    );
     assert!(fetched.etag.is_some());
     assert_eq!(server.image_gets(), 1);
     for uri in ["s3://data-set/none/", "s3://data-set/none.jsonl"] {
@@ -121,7 +144,9 @@ fn a_spool_is_whole_whatever_the_weather_and_used_again() {
     let proxy = Proxy::start(server.address(), Faults::default()).unwrap();
     let runtime = Runtime::new().unwrap();
     let source = source(&runtime, proxy.endpoint(), fixed());
-    let input = list(&["s3://data-set/big.jsonl".into()], &source).unwrap().remove(0);
+    let input = list(&["s3://data-set/big.jsonl".into()], &source)
+        .unwrap()
+        .remove(0);
     proxy.set(Faults {
         per_path_max: 5,
         ..Faults::each(&faults, 0.15)
@@ -138,7 +163,8 @@ fn a_spool_is_whole_whatever_the_weather_and_used_again() {
     put(folder.path(), "data-set/big.jsonl", &text(9 << 20));
     let other = tempfile::tempdir().unwrap();
     let error = spool(&input, other.path(), &source).unwrap_err();
-    assert!(format!("{error}").contains("changed") || format!("{error:?}").contains("416"), "{error:?}");
+    assert!(error.to_string().contains("changed"), "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("at rest")));
     assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
 }
 
@@ -179,16 +205,22 @@ fn in_child(name: &str, variables: &[(&str, &str)]) -> (bool, String) {
     for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("AWS_")) {
         child.env_remove(key);
     }
-    child.env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", "/nonexistent");
+    child
+        .env("AWS_EC2_METADATA_DISABLED", "true")
+        .env("HOME", "/nonexistent");
     child.envs(variables.iter().copied());
     let output = child.output().unwrap();
     let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
 }
 
 /// Fetches one object with what the environment says, and prints what came of it.
 #[test]
 #[ignore = "the body of the tests below, which run it with an environment of their own"]
+#[expect(clippy::print_stdout, reason = "the parent reads it")]
 fn child_fetches() {
     let runtime = Runtime::new().unwrap();
     let options = SourceOptions {
@@ -215,16 +247,26 @@ fn the_standard_chain_is_used() {
     put(folder.path(), "data-set/i.bin", b"pixels");
     let server = Server::start(folder.path()).unwrap();
     let endpoint = server.endpoint();
-    let keys = [("AWS_ACCESS_KEY_ID", ACCESS_KEY), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)];
-    let (_, text) = in_child("child_fetches", &[keys[0], keys[1], ("AWS_ENDPOINT_URL", &endpoint)]);
+    let keys = [
+        ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+        ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
+    ];
+    let (_, text) = in_child(
+        "child_fetches",
+        &[keys[0], keys[1], ("AWS_ENDPOINT_URL", &endpoint)],
+    );
+    assert!(text.contains("fetched 6"), "{text}");
+    let (_, text) = in_child(
+        "child_fetches",
+        &[keys[0], keys[1], ("AWS_ENDPOINT_URL_S3", &endpoint)],
+    );
     assert!(text.contains("fetched 6"), "{text}");
     // No credentials at all: unsigned, which this server refuses and a public one does not.
     let (_, text) = in_child("child_fetches", &[("AWS_ENDPOINT_URL", &endpoint)]);
     assert!(text.contains("AccessDenied"), "{text}");
-    let public = Server::start_public(folder.path()).unwrap().endpoint();
-    let server = Server::start_public(folder.path()).unwrap();
-    let (_, text) = in_child("child_fetches", &[("AWS_ENDPOINT_URL", &server.endpoint())]);
-    assert!(text.contains("fetched 6"), "{text} {public}");
+    let public = Server::start_public(folder.path()).unwrap();
+    let (_, text) = in_child("child_fetches", &[("AWS_ENDPOINT_URL", &public.endpoint())]);
+    assert!(text.contains("fetched 6"), "{text}");
 }
 
 #[test]
@@ -244,23 +286,30 @@ fn secrets_never_show() {
         format!("http://{address}/?token=canary-query"),
         "http://127.0.0.1:1".to_owned(),
         "https://127.0.0.1:1".to_owned(),
-        "http://canary.invalid:1".replace("canary", "host"),
+        "http://host.invalid:1".to_owned(),
     ] {
-        let mut variables = secrets.to_vec();
-        variables.push(("AWS_ENDPOINT_URL", &endpoint));
-        let (_, text) = in_child("child_fetches", &variables);
-        assert!(text.contains("could not fetch"), "{endpoint}: {text}");
-        assert!(!text.to_lowercase().contains("canary"), "{endpoint}: {text}");
+        for variable in ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"] {
+            let mut variables = secrets.to_vec();
+            variables.push((variable, &endpoint));
+            let (_, text) = in_child("child_fetches", &variables);
+            assert!(text.contains("could not fetch"), "{endpoint}: {text}");
+            assert!(
+                !text.to_lowercase().contains("canary"),
+                "{endpoint}: {text}"
+            );
+        }
     }
 }
 
 /// Keys in a profile's file expire, somebody writes new ones, the build goes on.
 #[test]
 #[ignore = "the body of the test below, which runs it with an environment of its own"]
+#[expect(clippy::print_stdout, reason = "the parent reads it")]
 fn child_renews() {
     let file = std::env::var("AWS_SHARED_CREDENTIALS_FILE").unwrap();
     let profile = |id: &str| {
-        let text = format!("[default]\naws_access_key_id={id}\naws_secret_access_key={SECRET_KEY}\n");
+        let text =
+            format!("[default]\naws_access_key_id={id}\naws_secret_access_key={SECRET_KEY}\n");
         fs::write(&file, text).unwrap();
     };
     profile("OLDKEY00000000000001");
@@ -273,15 +322,27 @@ fn child_renews() {
     let source = source(&runtime, proxy.endpoint(), CredentialSource::Chain);
     let base = Base::parse("s3://data-set").unwrap();
     let link = |name| resolve(name, &base, &Policy::default()).unwrap();
-    assert!(matches!(runtime.block_on(source.fetch(&link("a.bin"))), Err(FetchError::Stop(_))));
+    assert!(matches!(
+        runtime.block_on(source.fetch(&link("a.bin"))),
+        Err(FetchError::Stop(_))
+    ));
     profile(ACCESS_KEY);
-    assert!(runtime.block_on(source.fetch(&link("a.bin"))).is_err(), "no renewal without need");
+    assert!(
+        runtime.block_on(source.fetch(&link("a.bin"))).is_err(),
+        "no renewal without need"
+    );
     proxy.set(Faults {
         per_path_max: 1,
         ..Faults::each(&[Fault::ExpiredToken], 1.0)
     });
     let before = proxy.requests();
-    assert_eq!(runtime.block_on(source.fetch(&link("b.bin"))).unwrap().bytes, "b");
+    assert_eq!(
+        runtime
+            .block_on(source.fetch(&link("b.bin")))
+            .unwrap()
+            .bytes,
+        "b"
+    );
     assert_eq!(proxy.requests() - before, 2);
     println!("renewed");
 }

@@ -79,10 +79,16 @@ pub(crate) struct Permit {
 impl Permit {
     /// Corrects the reservation to what the item really needs, and the next guess with it.
     pub(crate) fn resize(&mut self, bytes: u64) {
-        let mut state = self.budget.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self
+            .budget
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         state.in_flight_bytes = state.in_flight_bytes - self.bytes + bytes;
         self.bytes = bytes;
-        state.guess_bytes = bytes.max(state.guess_bytes - state.guess_bytes / GUESS_DECAY).max(1);
+        state.guess_bytes = bytes
+            .max(state.guess_bytes - state.guess_bytes / GUESS_DECAY)
+            .max(1);
         drop(state);
         self.budget.freed.notify_one();
     }
@@ -90,7 +96,11 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut state = self.budget.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self
+            .budget
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         state.in_flight_bytes -= self.bytes;
         drop(state);
         self.budget.freed.notify_one();

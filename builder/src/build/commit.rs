@@ -21,6 +21,7 @@ use super::report::{Committed, SplitReport};
 use super::sink::base_name;
 use super::tidy;
 use crate::error::{Error, Result};
+use crate::model::ModelFolder;
 use crate::publish::Pending;
 
 /// What the manifest says of its maker. Byte identity is promised for one release.
@@ -29,10 +30,7 @@ const CREATED_BY: &str = concat!("stoker ", env!("CARGO_PKG_VERSION"));
 /// What a commit needs beside the context.
 pub(crate) struct Making<'a> {
     pub(crate) recipe: &'a Value,
-    /// The model's `tokenizer.json`.
-    pub(crate) tokenizer: &'a [u8],
-    /// Tokens in it.
-    pub(crate) vocabulary: u64,
+    pub(crate) model: &'a ModelFolder,
     /// Files of the spool folder that this build made.
     pub(crate) spooled: &'a [String],
     /// Whether folders of earlier plans are removed.
@@ -64,7 +62,8 @@ pub(crate) fn commit(context: &Context, making: &Making<'_>) -> Result<Committed
         };
         for partition in split.first_partition..split.first_partition + split.partitions {
             context.stop.check()?;
-            let done = commit_partition(context, partition, &mut tables, &mut entry, &mut committed)?;
+            let done =
+                commit_partition(context, partition, &mut tables, &mut entry, &mut committed)?;
             partitions.push(done);
             context.progress.advance(1);
         }
@@ -102,14 +101,21 @@ pub(crate) fn commit(context: &Context, making: &Making<'_>) -> Result<Committed
     };
     committed.fingerprint = manifest.fingerprint.to_string();
     let bytes = manifest.to_bytes()?;
-    if std::fs::read(context.publisher.root().join(MANIFEST_NAME)).ok().as_deref() != Some(&bytes) {
+    if std::fs::read(context.publisher.root().join(MANIFEST_NAME))
+        .ok()
+        .as_deref()
+        != Some(&bytes)
+    {
         context
             .publisher
             .replace_bytes(Path::new(""), MANIFEST_NAME, &bytes)?;
     }
     tidy::after_commit(&context.publisher, making.spooled)?;
     if making.prune {
-        tidy::prune(&context.publisher, [context.layout.images(), context.layout.text()])?;
+        tidy::prune(
+            &context.publisher,
+            [context.layout.images(), context.layout.text()],
+        )?;
     }
     Ok(committed)
 }
@@ -216,7 +222,11 @@ fn files<E: InFolder>(
         index: FileEntry {
             bytes: written.bytes,
             hash: written.hash,
-            rows: receipts.all().iter().map(|receipt| receipt.entries.len() as u64).sum(),
+            rows: receipts
+                .all()
+                .iter()
+                .map(|receipt| receipt.entries.len() as u64)
+                .sum(),
         },
     })
 }
@@ -231,14 +241,23 @@ fn publish_unless_there(context: &Context, folder: &Path, name: &str, bytes: &[u
 }
 
 fn publish_tokenizer(context: &Context, making: &Making<'_>) -> Result<FileEntry> {
-    let hash = ContentHash::of(making.tokenizer);
+    let path = making.model.tokenizer_path();
+    let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
+    let hash = ContentHash::of(&bytes);
+    if hash.to_string() != making.model.tokenizer_blake3() {
+        return Err(Error::Model {
+            path: path.to_path_buf(),
+            what: "the tokenizer changed during the build".into(),
+            hint: "let nothing write to the model folder, and run again".into(),
+        });
+    }
     let folder = context.layout.text().to_string();
     let name = base_name(&FileName::Tokenizer { hash });
-    publish_unless_there(context, Path::new(&folder), &name, making.tokenizer)?;
+    publish_unless_there(context, Path::new(&folder), &name, &bytes)?;
     Ok(FileEntry {
-        bytes: making.tokenizer.len() as u64,
+        bytes: bytes.len() as u64,
         hash,
-        rows: making.vocabulary,
+        rows: making.model.tokenizer().get_vocab_size(true) as u64,
     })
 }
 
@@ -279,7 +298,9 @@ impl OpenTables {
         receipts: &ImageReceipts,
     ) -> Result<()> {
         for source in receipts.all().iter().flat_map(|receipt| &receipt.sources) {
-            let image = usize::try_from(source.item).ok().and_then(|at| items.get(at));
+            let image = usize::try_from(source.item)
+                .ok()
+                .and_then(|at| items.get(at));
             let key = image.map(|image| context.plan.images[*image as usize].key.to_string());
             self.provenance.push(ProvenanceRow {
                 kind: ProvenanceKind::Image,
@@ -306,8 +327,12 @@ impl OpenTables {
         for receipt in receipts.all() {
             let ids = record_ids(context, partition, receipt)?;
             let rows = receipt.first_row..;
-            for (((item, entry), record_id), row) in
-                receipt.items.iter().zip(&receipt.entries).zip(ids).zip(rows)
+            for (((item, entry), record_id), row) in receipt
+                .items
+                .iter()
+                .zip(&receipt.entries)
+                .zip(ids)
+                .zip(rows)
             {
                 let record = record_of(*item);
                 let line = plan.lines[record as usize];

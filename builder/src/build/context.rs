@@ -22,7 +22,6 @@ use crate::text::TextPreparer;
 const DECODE_UNIT_BYTES: u64 = 1 << 20;
 
 /// The build's parts. Stages read it; whatever changes has its own lock.
-#[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) plan: Plan,
     pub(crate) layout: Layout,
@@ -49,7 +48,6 @@ pub(crate) struct Context {
 }
 
 /// Preparers with their scratch buffers, one for each thread that needs one.
-#[derive(Debug)]
 pub(crate) struct Preparers {
     recipe: ImageRecipe,
     idle: Mutex<Vec<Preparer>>,
@@ -83,7 +81,9 @@ pub(crate) struct DecodeMemory {
 
 impl DecodeMemory {
     pub(crate) fn new(bytes: u64) -> Self {
-        let units_max = u32::try_from(bytes / DECODE_UNIT_BYTES).unwrap_or(u32::MAX >> 4).max(1);
+        let units_max = u32::try_from(bytes / DECODE_UNIT_BYTES)
+            .unwrap_or(u32::MAX >> 4)
+            .max(1);
         Self {
             units: Arc::new(Semaphore::new(units_max as usize)),
             units_max,
@@ -92,7 +92,9 @@ impl DecodeMemory {
 
     /// Waits until `bytes` may be used. `None` never happens: the semaphore is not closed.
     pub(crate) async fn acquire(&self, bytes: u64) -> Option<tokio::sync::OwnedSemaphorePermit> {
-        let units = bytes.div_ceil(DECODE_UNIT_BYTES).min(u64::from(self.units_max));
+        let units = bytes
+            .div_ceil(DECODE_UNIT_BYTES)
+            .min(u64::from(self.units_max));
         let units = u32::try_from(units).unwrap_or(self.units_max);
         Arc::clone(&self.units).acquire_many_owned(units).await.ok()
     }

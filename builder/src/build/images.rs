@@ -101,9 +101,12 @@ fn fill(
 ) -> Result<()> {
     let (sender, mut started) = mpsc::channel(ITEMS_MAX);
     let items = usize_range(&rest.items);
-    context
-        .handle
-        .spawn(dispatch(Arc::clone(context), Arc::clone(images), items, sender));
+    context.handle.spawn(dispatch(
+        Arc::clone(context),
+        Arc::clone(images),
+        items,
+        sender,
+    ));
     let counters = context.progress.counters();
     let mut sink = Sink::<Images>::new(context, partition, rest.clone());
     for item in rest.items.clone() {
@@ -198,7 +201,11 @@ async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Resul
     let key = context.plan.images[image as usize].key;
     let (raw, link) = context.plan.image_link(image)?;
     let rejected = |reject: Reject, source, permit| Done {
-        outcome: Err(if reject.link.is_none() { reject.with_link(raw.clone()) } else { reject }),
+        outcome: Err(if reject.link.is_none() {
+            reject.with_link(raw.clone())
+        } else {
+            reject
+        }),
         source,
         _permit: permit,
     };

@@ -61,7 +61,10 @@ impl Lock {
         }
         let holder = Holder {
             pid: std::process::id(),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
         };
         let text = serde_json::to_string(&holder).unwrap_or_default();
         file.set_len(0)

@@ -22,7 +22,6 @@ mod text;
 mod tidy;
 mod trial;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,7 +31,6 @@ pub use report::{BuildReport, PlanReport, SplitReport};
 pub use stop::Stop;
 
 use crate::error::{Error, Result};
-use crate::plan::PlanIds;
 use crate::plan::estimate::{self, Estimate, Tools};
 use crate::publish::free_bytes;
 use context::{Context, DecodeMemory, Preparers};
@@ -116,8 +114,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         &context,
         &commit::Making {
             recipe: &setup.recipe,
-            tokenizer: setup.model.tokenizer_bytes(),
-            vocabulary: setup.model.vocabulary(),
+            model: &setup.model,
             spooled: &setup.spooled,
             prune: options.prune,
         },

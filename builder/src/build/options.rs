@@ -82,7 +82,8 @@ impl RejectLimit {
         match self {
             Self::Count(count) => count,
             Self::Millionths(part) => {
-                u64::try_from(u128::from(records) * u128::from(part) / 1_000_000).unwrap_or(u64::MAX)
+                u64::try_from(u128::from(records) * u128::from(part) / 1_000_000)
+                    .unwrap_or(u64::MAX)
             }
         }
     }
@@ -94,7 +95,11 @@ impl FromStr for RejectLimit {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(percent) = text.strip_suffix('%') {
             return match percent.trim().parse::<f64>() {
-                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be in 0..100")]
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "checked to be in 0..100"
+                )]
                 Ok(percent) if (0.0..=100.0).contains(&percent) => {
                     Ok(Self::Millionths((percent * 10_000.0).round() as u64))
                 }
@@ -124,7 +129,11 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         "MB" => 1_000_000,
         "GB" => 1_000_000_000,
         "TB" => 1_000_000_000_000,
-        _ => return Err(format!("a size is a number and B, KiB, MiB, GiB or TiB: `{text}`")),
+        _ => {
+            return Err(format!(
+                "a size is a number and B, KiB, MiB, GiB or TiB: `{text}`"
+            ));
+        }
     };
     number
         .parse::<u64>()

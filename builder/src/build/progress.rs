@@ -172,7 +172,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 fn show(shared: &Shared) {
     let live = std::io::stderr().is_terminal();
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    bar.set_style(ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    bar.set_style(
+        ProgressStyle::with_template("{spinner} {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+    );
     let tick = if live { TICK_LIVE } else { TICK_PLAIN };
     let mut before = (Instant::now(), Reading::default());
     let mut stopped = lock(&shared.stopped);
@@ -217,7 +220,11 @@ impl Shared {
         let (phase, total, started) = *lock(&self.phase);
         let done = self.done.load(Ordering::Relaxed);
         let mut text = String::new();
-        let percent = if total == 0 { 0.0 } else { 100.0 * ratio(done, total) };
+        let percent = if total == 0 {
+            0.0
+        } else {
+            100.0 * ratio(done, total)
+        };
         let _ = write!(
             text,
             "{phase} {percent:.1}%: {:.0} records/s, {:.0} images/s, in {}/s, out {}/s, {} rejects",
@@ -229,7 +236,11 @@ impl Shared {
         );
         if done > 0 && done < total {
             let left = started.elapsed().as_secs_f64() * ratio(total - done, done);
-            let _ = write!(text, ", ETA {}", HumanDuration(Duration::from_secs_f64(left)));
+            let _ = write!(
+                text,
+                ", ETA {}",
+                HumanDuration(Duration::from_secs_f64(left))
+            );
         }
         if let Some(stage) = self.limiting(&old, &new, seconds) {
             let _ = write!(text, ", limited by {stage}");
@@ -243,7 +254,8 @@ impl Shared {
             let nanos = new.busy[stage as usize].saturating_sub(old.busy[stage as usize]);
             ratio(nanos, threads.max(1)) / 1e9 / seconds
         };
-        if new.records == old.records && new.images == old.images && new.bytes_out == old.bytes_out {
+        if new.records == old.records && new.images == old.images && new.bytes_out == old.bytes_out
+        {
             return None;
         }
         let shares = [
@@ -267,7 +279,11 @@ fn per_second(old: u64, new: u64, seconds: f64) -> f64 {
     ratio(new.saturating_sub(old), 1) / seconds
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rates for people")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "rates for people"
+)]
 fn whole(rate: f64) -> u64 {
     rate as u64
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::error::{Error, Result};
-use crate::reject::Reason;
 
 /// Reasons named in the message of a stopped build.
 const TOP_REASONS: usize = 3;
@@ -72,11 +71,6 @@ impl Rejected {
 /// The code of a fault that the scan already knows, before the text stage names it exactly.
 pub(crate) const UNUSABLE: &str = "unusable_record";
 
-/// The code of `reason` as an owned text, for receipts.
-pub(crate) fn code(reason: Reason) -> String {
-    reason.code().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +86,11 @@ mod tests {
         rejected.add(64, "bad_json");
         let error = rejected.check().unwrap_err();
         assert_eq!(error.exit_code(), 1);
-        assert!(error.to_string().contains("3 of 100 records rejected, more than the allowed 2: missing_image 2, bad_json 1"), "{error}");
+        assert!(
+            error.to_string().contains(
+                "3 of 100 records rejected, more than the allowed 2: missing_image 2, bad_json 1"
+            ),
+            "{error}"
+        );
     }
 }

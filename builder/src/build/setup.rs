@@ -15,10 +15,9 @@ use crate::image::ImageRecipe;
 use crate::model::ModelFolder;
 use crate::plan::{Plan, PlanIds, ToScan, collect, image_plan_id, text_plan_id};
 use crate::publish::Publisher;
-use crate::record::RecordOptions;
 use crate::source::link::{Base, Policy};
 use crate::source::{self, Source, SourceOptions};
-use crate::text::{TextPreparer, TextRecipe};
+use crate::text::{TextOptions, TextPreparer, TextRecipe};
 
 /// Where compressed and remote inputs lie as plain text until the build is committed.
 pub(crate) const SPOOL_FOLDER: &str = "spool";
@@ -46,17 +45,19 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
         options.profile,
         options.generation,
         model.family(),
-        model.image_constants(),
+        model.image(),
         options.min_pixels,
         options.max_pixels,
     )?;
     let text_recipe = TextRecipe::new(
         &model,
-        options.shape,
-        options.image_tag,
-        options.label_rule,
-        options.max_tokens,
-        options.overlong,
+        TextOptions {
+            schema: options.shape,
+            image_tag: options.image_tag,
+            label_rule: options.label_rule,
+            max_tokens: options.max_tokens,
+            overlong: options.overlong,
+        },
     );
     let text = TextPreparer::new(&model, text_recipe.clone())?;
     std::fs::create_dir_all(&options.output)
@@ -73,7 +74,9 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
         .num_threads(options.threads)
         .thread_name(|at| format!("prepare-{at}"))
         .build()
-        .map_err(|error| Error::io("start", "the preparing threads")(std::io::Error::other(error)))?;
+        .map_err(|error| {
+            Error::io("start", "the preparing threads")(std::io::Error::other(error))
+        })?;
     let source = Source::new(
         SourceOptions {
             endpoint: options.s3_endpoint.clone(),
@@ -81,10 +84,8 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
         },
         runtime.handle().clone(),
     );
-    let record_options = RecordOptions {
-        image_tag: options.image_tag,
-    };
-    let (files, spooled) = fetch_inputs(options, &source, &publisher, &runtime, stop, progress)?;
+    let record_options = text_recipe.record_options();
+    let (files, spooled) = fetch_inputs(options, &source, &publisher, stop, progress)?;
     let image_root = options.image_root.as_deref().map(Base::parse).transpose()?;
     let policy = Policy::new(
         files.iter().map(|file| &file.base),
@@ -98,7 +99,14 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
         progress.advance(bytes);
     };
     let collected = pool.install(|| {
-        collect(files, options.shape, &record_options, &policy, stop, &on_bytes)
+        collect(
+            files,
+            options.shape,
+            &record_options,
+            &policy,
+            stop,
+            &on_bytes,
+        )
     })?;
     let plan = Plan::new(
         collected,
@@ -162,10 +170,10 @@ fn fetch_inputs(
     options: &BuildOptions,
     source: &Source,
     publisher: &Publisher,
-    runtime: &Runtime,
     stop: &Stop,
     progress: &Progress,
 ) -> Result<(Vec<ToScan>, Vec<String>)> {
+    publisher.create_folder(Path::new(SPOOL_FOLDER))?;
     let inputs = source::list(&options.inputs, source)?;
     let spool = options.output.join(SPOOL_FOLDER);
     progress.phase("fetch inputs", inputs.iter().map(|input| input.bytes).sum());
@@ -174,9 +182,6 @@ fn fetch_inputs(
     for input in inputs {
         stop.check()?;
         let bytes = input.bytes;
-        if input.needs_spool() {
-            publisher.create_folder(Path::new(SPOOL_FOLDER))?;
-        }
         let text = source::spool(&input, &spool, source)?;
         progress.advance(bytes);
         if let Some(name) = spool_name(&text.path, &spool) {

@@ -162,7 +162,11 @@ impl<'a, K: Kind> Sink<'a, K> {
         let full = self.open.writer.as_ref().is_some_and(|writer| {
             K::written(writer) + K::payload_bytes(row) > self.context.shard_bytes
         });
-        if full { self.close(item, receipts) } else { Ok(()) }
+        if full {
+            self.close(item, receipts)
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes the row of item `item`.
@@ -175,7 +179,10 @@ impl<'a, K: Kind> Sink<'a, K> {
             pushed.map_err(|error| self.fault(error))?;
             self.open.items.push(item);
         }
-        Counters::add(&self.context.progress.counters().bytes_out, K::payload_bytes(row));
+        Counters::add(
+            &self.context.progress.counters().bytes_out,
+            K::payload_bytes(row),
+        );
         Ok(())
     }
 

@@ -46,10 +46,12 @@ impl BuildState {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io("read", &path)(error)),
         };
-        serde_json::from_slice(&text).map(Some).map_err(|error| Error::Usage {
-            what: format!("`{}` is damaged: {error}", path.display()),
-            hint: "add --restart to drop the unfinished build".into(),
-        })
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|error| Error::Usage {
+                what: format!("`{}` is damaged: {error}", path.display()),
+                hint: "add --restart to drop the unfinished build".into(),
+            })
     }
 
     /// The plan ids.
@@ -98,7 +100,9 @@ impl BuildState {
 fn compare(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
-            let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
+            let keys = old
+                .keys()
+                .chain(new.keys().filter(|key| !old.contains_key(*key)));
             for key in keys {
                 let missing = Value::Null;
                 compare(
@@ -125,7 +129,11 @@ mod tests {
             image_plan_id: PlanId([1; 16]),
             text_plan_id: PlanId([2; 16]),
             recipe: json!({"image": {"profile": "tv_path", "max_pixels": 1}, "seed": 0}),
-            inputs: vec![InputState { name: "a.jsonl".into(), records: 1, hash: "x".into() }],
+            inputs: vec![InputState {
+                name: "a.jsonl".into(),
+                records: 1,
+                hash: "x".into(),
+            }],
         };
         let mut new = old.clone();
         new.recipe["image"]["profile"] = json!("fast");

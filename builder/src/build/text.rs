@@ -89,7 +89,9 @@ pub(crate) fn build_samples(
         return Ok(());
     }
     let images = image_map(images, image_receipts);
-    fill(context, partition, &records, &images, rest, receipts, rejected)
+    fill(
+        context, partition, &records, &images, rest, receipts, rejected,
+    )
 }
 
 /// What became of every image of the partition, by its number in the plan.
@@ -146,9 +148,9 @@ fn fill(
                             image_grid_thw: &sample.grids,
                         };
                         counters.timed(Stage::Write, || {
-                    sink.make_room(item, &row, receipts)?;
-                    sink.push(item, &row)
-                })?;
+                            sink.make_room(item, &row, receipts)?;
+                            sink.push(item, &row)
+                        })?;
                     }
                     Err(refusal) => {
                         rejected.add(record, &refusal.reason);
@@ -188,10 +190,9 @@ fn prepare_chunks(
             chunk
                 .par_iter()
                 .map_init(Vec::new, |buffer, record| {
-                    context
-                        .progress
-                        .counters()
-                        .timed(Stage::Tokenise, || prepare(context, *record, images, buffer))
+                    context.progress.counters().timed(Stage::Tokenise, || {
+                        prepare(context, *record, images, buffer)
+                    })
                 })
                 .collect::<Result<Vec<_>>>()
         });
@@ -265,9 +266,12 @@ fn prepare(
                 }));
             }
             None => {
-                return Ok(Err(Reject::new(Reason::MissingImage, "image is not in the plan")
-                    .with_link(raw.clone())
-                    .into()));
+                return Ok(Err(Reject::new(
+                    Reason::MissingImage,
+                    "image is not in the plan",
+                )
+                .with_link(raw.clone())
+                .into()));
             }
         }
     }

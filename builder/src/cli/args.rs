@@ -13,7 +13,9 @@ use crate::text::{LabelRule, Overlong};
 /// Prepares a multimodal training set once, offline, into a verified cache of tensors.
 #[derive(Debug, Parser)]
 #[command(name = "stoker", version, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 stopped by too many rejects or damage found, 2 could not run.")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 stopped by too many rejects or damage found, 2 could not run."
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -45,8 +47,8 @@ pub(crate) struct BuildArgs {
     /// Shape of the records: auto, messages, llava, swift, sharegpt or vqa
     #[arg(long, default_value = "auto", value_parser = parse_schema, value_name = "SHAPE")]
     pub(crate) schema: SchemaArg,
-    /// What becomes of <image> tags: strip as Qwen's finetune code, inplace as ms-swift and LLaMA-Factory
-    #[arg(long, default_value = "strip", value_name = "RULE")]
+    /// What becomes of the text around <image> tags
+    #[arg(long, value_enum, default_value = "strip", value_name = "RULE")]
     pub(crate) image_tag: ImageTag,
     /// What images are bit-exact with: tv_path, tv_path_ft, tv_pilobj, pil_path, qwenvl; or fast, which is not exact
     #[arg(long, default_value = "tv_path", value_name = "PROFILE")]
@@ -63,11 +65,17 @@ pub(crate) struct BuildArgs {
     /// Longest sample, in tokens [default: no limit]
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<u32>,
-    /// What becomes of longer samples: reject, or truncate-turns
-    #[arg(long, default_value = "reject", value_name = "RULE", requires = "max_tokens")]
+    /// What becomes of longer samples
+    #[arg(
+        long,
+        value_enum,
+        default_value = "reject",
+        value_name = "RULE",
+        requires = "max_tokens"
+    )]
     pub(crate) overlong: Overlong,
-    /// Which tokens are learnt: structure, or qwen_finetune with the quirk of the official script
-    #[arg(long, default_value = "structure", value_name = "RULE")]
+    /// Which tokens are learnt
+    #[arg(long, value_enum, default_value = "structure", value_name = "RULE")]
     pub(crate) label_rule: LabelRule,
     /// Seed of the deal and the order of samples
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -81,8 +89,8 @@ pub(crate) struct BuildArgs {
     /// A split beside train and its share, as in val=0.5%; drawn by first image
     #[arg(long, num_args = 1.., value_name = "NAME=SHARE")]
     pub(crate) split: Vec<SplitShare>,
-    /// skip rejected records, or fail at the first one
-    #[arg(long, default_value = "skip", value_name = "RULE")]
+    /// What the first rejected record does
+    #[arg(long, value_enum, default_value = "skip", value_name = "RULE")]
     pub(crate) on_reject: OnReject,
     /// How many records may be rejected before the build stops: a number or a percentage
     #[arg(long, default_value = "1%", value_name = "N|P%")]
@@ -94,7 +102,12 @@ pub(crate) struct BuildArgs {
     #[arg(long, default_value = "2GiB", value_parser = parse_bytes, value_name = "SIZE")]
     pub(crate) memory_budget: u64,
     /// S3 endpoint, for servers other than Amazon's
-    #[arg(long, env = "AWS_ENDPOINT_URL", value_name = "URL", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "AWS_ENDPOINT_URL",
+        value_name = "URL",
+        hide_env_values = true
+    )]
     pub(crate) s3_endpoint: Option<String>,
     /// Buckets that s3:// links may name, beside the inputs' own
     #[arg(long, num_args = 1.., value_name = "NAME")]
@@ -130,7 +143,11 @@ fn parse_schema(text: &str) -> Result<SchemaArg, String> {
     if text == "auto" {
         return Ok(SchemaArg(None));
     }
-    text.parse().map(|shape| SchemaArg(Some(shape)))
+    let shape = Shape::ALL.into_iter().find(|shape| shape.name() == text);
+    let known = Shape::ALL.map(Shape::name).join(", ");
+    shape
+        .map(|shape| SchemaArg(Some(shape)))
+        .ok_or_else(|| format!("a shape is auto, {known}: `{text}`"))
 }
 
 #[derive(Debug, Args)]

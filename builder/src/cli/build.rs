@@ -94,7 +94,11 @@ fn plan_text(report: &PlanReport) -> String {
         if report.fits { "" } else { ": it does not fit" }
     );
     let time = Duration::from_secs_f64(report.seconds);
-    let _ = writeln!(text, "time        about {}, if the source keeps up", HumanDuration(time));
+    let _ = writeln!(
+        text,
+        "time        about {}, if the source keeps up",
+        HumanDuration(time)
+    );
     let _ = writeln!(text, "image plan  {}", report.image_plan_id);
     let _ = writeln!(text, "text plan   {}", report.text_plan_id);
     text

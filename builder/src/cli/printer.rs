@@ -10,7 +10,10 @@ use crate::error::{Error, Result};
 /// The system's reason for any other failure.
 pub(crate) fn data(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::io("write", "stdout")(error))
         }

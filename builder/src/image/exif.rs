@@ -145,9 +145,25 @@ mod tests {
     use proptest::prelude::*;
 
     fn tiff(little: bool, kind: u16, value: u16) -> Vec<u8> {
-        let two = |v: u16| if little { v.to_le_bytes() } else { v.to_be_bytes() };
-        let four = |v: u32| if little { v.to_le_bytes() } else { v.to_be_bytes() };
-        let mut bytes = if little { b"II".to_vec() } else { b"MM".to_vec() };
+        let two = |v: u16| {
+            if little {
+                v.to_le_bytes()
+            } else {
+                v.to_be_bytes()
+            }
+        };
+        let four = |v: u32| {
+            if little {
+                v.to_le_bytes()
+            } else {
+                v.to_be_bytes()
+            }
+        };
+        let mut bytes = if little {
+            b"II".to_vec()
+        } else {
+            b"MM".to_vec()
+        };
         bytes.extend(two(42));
         bytes.extend(four(8));
         bytes.extend(two(1));

@@ -94,7 +94,11 @@ pub(super) fn decode(
 fn color_table(colors: &[u8]) -> [[u8; 3]; 256] {
     let greys = std::array::from_fn(|index| [index as u8; 3]);
     let entries = colors.chunks_exact(3);
-    if entries.clone().zip(&greys).all(|(color, grey)| color == grey) {
+    if entries
+        .clone()
+        .zip(&greys)
+        .all(|(color, grey)| color == grey)
+    {
         return greys;
     }
     let mut table = [[0; 3]; 256];
@@ -106,7 +110,9 @@ fn color_table(colors: &[u8]) -> [[u8; 3]; 256] {
 
 fn reject(error: &DecodingError) -> Reject {
     match error {
-        DecodingError::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => truncated(),
+        DecodingError::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            truncated()
+        }
         _ => corrupt("GIF"),
     }
 }

@@ -20,12 +20,8 @@ pub(super) struct JpegDecoder {
 
 impl JpegDecoder {
     pub(super) fn new() -> Result<Self, Reject> {
-        let mut inner = Decompressor::new().map_err(|_| cannot_start())?;
-        inner
-            .set_scan_limit(MAX_SCANS)
-            .map_err(|_| cannot_start())?;
         Ok(Self {
-            inner,
+            inner: start()?,
             cmyk: Vec::new(),
         })
     }
@@ -37,6 +33,21 @@ impl JpegDecoder {
 
     /// Decodes into `rgb`, scaled by `scale`; returns (width, height).
     pub(super) fn decode(
+        &mut self,
+        bytes: &[u8],
+        header: &Header,
+        scale: ScalingFactor,
+        rgb: &mut Vec<u8>,
+    ) -> Result<(u32, u32), Reject> {
+        let result = self.attempt(bytes, header, scale, rgb);
+        if result.is_err() {
+            // After a failure the library goes on where it stopped, with the next image's bytes.
+            self.inner = start()?;
+        }
+        result
+    }
+
+    fn attempt(
         &mut self,
         bytes: &[u8],
         header: &Header,
@@ -89,8 +100,10 @@ impl JpegDecoder {
     }
 }
 
-fn cannot_start() -> Reject {
-    Reject::new(Reason::DecoderCrash, "the JPEG decoder did not start")
+fn start() -> Result<Decompressor, Reject> {
+    Decompressor::new()
+        .and_then(|mut inner| inner.set_scan_limit(MAX_SCANS).map(|()| inner))
+        .map_err(|_| Reject::new(Reason::DecoderCrash, "the JPEG decoder did not start"))
 }
 
 /// Sorts the decoder's complaint; its text is not repeated.
@@ -155,9 +168,8 @@ pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 
 /// (width, height) of the frame header.
 pub(super) fn dimensions(bytes: &[u8]) -> Result<(u32, u32), Reject> {
-    let frame = segments(bytes).find(|(marker, _)| {
-        matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc)
-    });
+    let frame = segments(bytes)
+        .find(|(marker, _)| matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc));
     let (_, payload) = frame.ok_or_else(truncated)?;
     let [precision, h1, h0, w1, w0, parts, ..] = *payload else {
         return Err(corrupt("JPEG"));

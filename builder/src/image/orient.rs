@@ -17,13 +17,7 @@ pub(super) fn upright(orientation: u8, height: u32, width: u32) -> (u32, u32) {
 }
 
 /// Copies `from` (`height` x `width` RGB) into `to`, upright.
-pub(super) fn undo(
-    orientation: u8,
-    from: &[u8],
-    height: usize,
-    width: usize,
-    to: &mut Vec<u8>,
-) {
+pub(super) fn undo(orientation: u8, from: &[u8], height: usize, width: usize, to: &mut Vec<u8>) {
     reserve(to, height * width * 3);
     let out_width = if orientation >= 5 { height } else { width };
     for tile_y in (0..height).step_by(TILE) {

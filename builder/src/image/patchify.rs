@@ -8,7 +8,12 @@ use super::planar::{PIXELS, Splitter};
 use super::recipe::ImageRecipe;
 
 /// Calls `visit` with (top, left) of each patch, in pixels, in the model's order.
-fn each_patch(height: usize, width: usize, recipe: &ImageRecipe, mut visit: impl FnMut(usize, usize)) {
+fn each_patch(
+    height: usize,
+    width: usize,
+    recipe: &ImageRecipe,
+    mut visit: impl FnMut(usize, usize),
+) {
     let (side, merge) = (recipe.patch_size as usize, recipe.merge_size as usize);
     for block_top in (0..height).step_by(side * merge) {
         for block_left in (0..width).step_by(side * merge) {
@@ -46,7 +51,10 @@ pub fn patchify(rgb: &[u8], height: usize, width: usize, recipe: &ImageRecipe) -
                 &mut blue[lines],
             ];
             // Sixteen pixels may be read where a patch has fewer, as long as the buffer holds them.
-            match rgb.get(start..start + 3 * PIXELS).and_then(|run| run.try_into().ok()) {
+            match rgb
+                .get(start..start + 3 * PIXELS)
+                .and_then(|run| run.try_into().ok())
+            {
                 Some(run) if side <= PIXELS => {
                     for (plane, bytes) in planes.into_iter().zip(splitter.split(run)) {
                         plane.copy_from_slice(&bytes[..side]);
@@ -82,7 +90,9 @@ pub fn unpatchify(
     if frames != 1 || rows == 0 || columns == 0 || rows % merge != 0 || columns % merge != 0 {
         return None;
     }
-    let bytes = rows.checked_mul(columns)?.checked_mul(recipe.patch_bytes())?;
+    let bytes = rows
+        .checked_mul(columns)?
+        .checked_mul(recipe.patch_bytes())?;
     if patches.len() != bytes {
         return None;
     }

@@ -114,7 +114,10 @@ fn grey_depths_and_transparent_levels() {
     let four = greys(&png(GREY, 4, 4, &[0x01, 0x2f], &[], None));
     assert_eq!(four.0, [0, 17, 34, 255]);
     let eight = greys(&png(GREY, 8, 4, &[5, 6, 0, 255], &[], Some(&[0, 5])));
-    assert_eq!(eight, (vec![5, 6, 0, 255], vec![255, 6, 0, 255], Some([5; 3])));
+    assert_eq!(
+        eight,
+        (vec![5, 6, 0, 255], vec![255, 6, 0, 255], Some([5; 3]))
+    );
 
     let row = [0, 44, 0, 6, 0, 255, 1, 44];
     let wide = |trns| greys(&png(GREY, 16, 4, &row, &[], trns));
@@ -129,16 +132,37 @@ fn grey_depths_and_transparent_levels() {
 
 #[test]
 fn colours_and_alpha_channels() {
-    let eight = decoded(&png(RGB, 8, 2, &[1, 2, 3, 4, 5, 6], &[], Some(&[0, 1, 0, 2, 0, 3])));
+    let eight = decoded(&png(
+        RGB,
+        8,
+        2,
+        &[1, 2, 3, 4, 5, 6],
+        &[],
+        Some(&[0, 1, 0, 2, 0, 3]),
+    ));
     let white = vec![255, 255, 255, 4, 5, 6];
     assert_eq!(eight, (vec![1, 2, 3, 4, 5, 6], white, Some([1, 2, 3])));
     let row = [1, 1, 2, 2, 3, 3, 4, 1, 0, 5, 0, 6];
     let wide = decoded(&png(RGB, 16, 2, &row, &[], Some(&[1, 1, 2, 2, 3, 3])));
     let white = vec![255, 255, 255, 4, 0, 0];
     assert_eq!(wide, (vec![1, 2, 3, 4, 0, 0], white, Some([1, 2, 3])));
-    let la16 = greys(&png(::png::ColorType::GrayscaleAlpha, 16, 1, &[7, 1, 9, 2], &[], None));
+    let la16 = greys(&png(
+        ::png::ColorType::GrayscaleAlpha,
+        16,
+        1,
+        &[7, 1, 9, 2],
+        &[],
+        None,
+    ));
     assert_eq!(la16, (vec![7], vec![246], None));
-    let rgba16 = decoded(&png(::png::ColorType::Rgba, 16, 1, &[1, 2, 3, 4, 5, 6, 255, 8], &[], None));
+    let rgba16 = decoded(&png(
+        ::png::ColorType::Rgba,
+        16,
+        1,
+        &[1, 2, 3, 4, 5, 6, 255, 8],
+        &[],
+        None,
+    ));
     assert_eq!(rgba16, (vec![1, 3, 5], vec![1, 3, 5], None));
 }
 

@@ -34,8 +34,8 @@ pub(super) fn decode(
     }
     let size = reader.output_buffer_size().ok_or_else(|| corrupt("PNG"))?;
     reserve(rgb, header.pixels() * 3);
-    let plain = (reader.info().color_type, reader.info().bit_depth)
-        == (ColorType::Rgb, BitDepth::Eight);
+    let plain =
+        (reader.info().color_type, reader.info().bit_depth) == (ColorType::Rgb, BitDepth::Eight);
     let target = if plain {
         &mut rgb[..size]
     } else {
@@ -55,7 +55,14 @@ pub(super) fn decode(
         key
     } else {
         let width = header.width as usize;
-        convert(reader.info(), &raw[..size], frame.line_size, width, alpha, pixels)
+        convert(
+            reader.info(),
+            &raw[..size],
+            frame.line_size,
+            width,
+            alpha,
+            pixels,
+        )
     };
     Ok(Pixels {
         width: header.width,
@@ -163,7 +170,10 @@ fn with_alpha<'a>(
     };
     let channels = if grey { 2 } else { 4 };
     for (from, to) in rows {
-        for (pixel, out) in from.chunks_exact(channels * step).zip(to.chunks_exact_mut(3)) {
+        for (pixel, out) in from
+            .chunks_exact(channels * step)
+            .zip(to.chunks_exact_mut(3))
+        {
             for (channel, byte) in out.iter_mut().enumerate() {
                 let color = pixel[if grey { 0 } else { channel * step }];
                 *byte = if white {
@@ -231,8 +241,8 @@ fn palette(info: &Info<'_>, white: bool) -> ([[u8; 3]; 256], Option<[u8; 3]>) {
     }
     let trns = info.trns.as_deref().unwrap_or_default();
     let clear = |alpha: &&u8| **alpha == 0;
-    let single = trns.iter().all(|alpha| matches!(alpha, 0 | 255))
-        && trns.iter().filter(clear).count() == 1;
+    let single =
+        trns.iter().all(|alpha| matches!(alpha, 0 | 255)) && trns.iter().filter(clear).count() == 1;
     let key = trns
         .iter()
         .position(|alpha| *alpha == 0)

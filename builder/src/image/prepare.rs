@@ -201,7 +201,13 @@ impl Preparer {
         let source = if job.orientation == 1 {
             &decoder.rgb
         } else {
-            orient::undo(job.orientation, &decoder.rgb, height, width, &mut self.upright);
+            orient::undo(
+                job.orientation,
+                &decoder.rgb,
+                height,
+                width,
+                &mut self.upright,
+            );
             &self.upright
         };
         let from = orient::upright(job.orientation, pixels.height, pixels.width);

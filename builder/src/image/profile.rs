@@ -134,8 +134,7 @@ impl PassOrder {
             Self::HorizontalFirst => false,
             Self::Pillow122 => from.0 > 100 * from.1 && to.0 < from.0,
             Self::Pillow13 => {
-                from.0 > to.0
-                    && (from.0 - to.0) as i64 > 2 * (from.1 as i64 - to.1 as i64)
+                from.0 > to.0 && (from.0 - to.0) as i64 > 2 * (from.1 as i64 - to.1 as i64)
             }
         }
     }

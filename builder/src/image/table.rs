@@ -31,7 +31,11 @@ pub fn expand(patches: &[u8], recipe: &ImageRecipe) -> Vec<f32> {
     let mut values = Vec::with_capacity(patches.len() * frames);
     for (index, bytes) in patches.chunks_exact(plane).enumerate() {
         for _ in 0..frames {
-            values.extend(bytes.iter().map(|byte| table[index % 3][usize::from(*byte)]));
+            values.extend(
+                bytes
+                    .iter()
+                    .map(|byte| table[index % 3][usize::from(*byte)]),
+            );
         }
     }
     values

@@ -66,14 +66,14 @@ pub(crate) fn collect(
             base: &file.base,
             policy,
         };
-        let scan = scan_file(&file.path, options, stop, on_bytes)?;
+        let scanned = scan_file(&file.path, options, stop, on_bytes)?;
         let first_record = u32::try_from(collected.lines.len()).unwrap_or(u32::MAX);
         let planned = PlannedFile {
             text: File::open(&file.path).map_err(Error::io("open", &file.path))?,
             first_record,
-            records: u32::try_from(scan.lines.len()).unwrap_or(u32::MAX),
-            bytes: scan.bytes,
-            hash: scan.hash,
+            records: u32::try_from(scanned.scan.lines.len()).unwrap_or(u32::MAX),
+            bytes: scanned.bytes,
+            hash: scanned.hash,
             shape,
             name: file.name,
             uri: file.uri,
@@ -82,7 +82,7 @@ pub(crate) fn collect(
             base: file.base,
         };
         collected
-            .append(scan, &mut numbers)
+            .append(scanned.scan, &mut numbers)
             .ok_or_else(|| Error::Input {
                 what: "more than 4294967294 records or image links in all".into(),
                 uri: planned.uri.clone(),
@@ -116,11 +116,7 @@ fn read_head(path: &Path) -> Result<Vec<u8>> {
 impl Collected {
     /// Appends the scan of the next file; `numbers` maps an image's key to its number. `None` if
     /// there are more records, links or images than 32 bits count.
-    fn append(
-        &mut self,
-        scan: FileScan,
-        numbers: &mut HashMap<ImageKey, u32>,
-    ) -> Option<()> {
+    fn append(&mut self, scan: FileScan, numbers: &mut HashMap<ImageKey, u32>) -> Option<()> {
         let first = u32::try_from(self.lines.len()).ok()?;
         let mut links = scan.links.into_iter();
         for (record, count) in (first..).zip(&scan.link_counts) {
@@ -140,7 +136,9 @@ impl Collected {
         }
         self.faulty.extend(scan.faulty.iter().map(|at| at + first));
         self.lines.extend(scan.lines);
-        u32::try_from(self.lines.len()).ok().filter(|records| *records < u32::MAX)?;
+        u32::try_from(self.lines.len())
+            .ok()
+            .filter(|records| *records < u32::MAX)?;
         Some(())
     }
 }

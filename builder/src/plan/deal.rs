@@ -5,8 +5,8 @@
 
 use stoker_formats::{Key, Permutation};
 
-use super::splits::{self, SplitPlan, SplitShare, default_partitions};
 use super::Collected;
+use super::splits::{self, SplitPlan, SplitShare, default_partitions};
 use crate::error::{Error, Result};
 
 /// No group: the image is nobody's first one.
@@ -70,11 +70,16 @@ impl Deal {
         }
         let names = std::iter::once(splits::MAIN_SPLIT.to_owned())
             .chain(shares.iter().map(|share| share.name.clone()));
-        let ranges = splits::cut(groups, shares).into_iter().zip(splits::cut(texts, shares));
+        let ranges = splits::cut(groups, shares)
+            .into_iter()
+            .zip(splits::cut(texts, shares));
         let mut first_partition = 0;
         let mut planned = Vec::new();
         for (name, (groups, texts)) in names.zip(ranges) {
-            let grouped: u64 = groups.clone().map(|at| self.group_at(at).len() as u64).sum();
+            let grouped: u64 = groups
+                .clone()
+                .map(|at| self.group_at(at).len() as u64)
+                .sum();
             let records = grouped + texts.len() as u64;
             let count = match partitions {
                 Some(partitions) if first_partition == 0 => partitions,
@@ -116,7 +121,8 @@ impl Deal {
 
     fn group_at(&self, position: u32) -> &[u32] {
         let group = self.group_order[position as usize] as usize;
-        &self.group_records[self.group_starts[group] as usize..self.group_starts[group + 1] as usize]
+        &self.group_records
+            [self.group_starts[group] as usize..self.group_starts[group + 1] as usize]
     }
 
     /// The image groups of a partition, in dealt order.

@@ -86,7 +86,14 @@ pub(crate) fn estimate(plan: &Plan, tools: &Tools<'_>, timed: bool) -> Result<Es
     let mut preparer = timed.then(|| Preparer::new(tools.image_recipe.clone()));
     let mut sums = Sums::default();
     for record in plan.partition_records(0).into_iter().take(SAMPLE_RECORDS) {
-        look(plan, record, tools, &covered.grids, preparer.as_mut(), &mut sums)?;
+        look(
+            plan,
+            record,
+            tools,
+            &covered.grids,
+            preparer.as_mut(),
+            &mut sums,
+        )?;
     }
     let scaled = |sum: u64, seen: u64, all: u64| {
         let whole = u128::from(sum) * u128::from(all) / u128::from(seen.max(1));

@@ -36,7 +36,11 @@ pub(crate) fn image_plan_id(plan: &Plan, recipe: &impl Serialize) -> Result<Plan
     Ok(id(&hasher))
 }
 
-pub(crate) fn text_plan_id(plan: &Plan, image_plan: PlanId, recipe: &impl Serialize) -> Result<PlanId> {
+pub(crate) fn text_plan_id(
+    plan: &Plan,
+    image_plan: PlanId,
+    recipe: &impl Serialize,
+) -> Result<PlanId> {
     let mut hasher = blake3::Hasher::new_derive_key("stoker text plan 1");
     hasher.update(&image_plan.0);
     update_json(&mut hasher, recipe)?;

@@ -5,7 +5,7 @@
 
 mod collect;
 mod deal;
-pub(crate) mod estimate;
+pub mod estimate;
 mod ids;
 mod scan;
 mod splits;
@@ -19,11 +19,12 @@ use stoker_formats::{ContentHash, ImageKey};
 pub(crate) use collect::{Collected, ToScan, collect};
 pub use deal::Deal;
 pub use ids::PlanIds;
-pub use scan::Line;
 pub(crate) use ids::{image_plan_id, text_plan_id};
+pub use scan::Line;
 pub use splits::{SplitPlan, SplitShare, default_partitions};
 
 use crate::error::{Error, Result};
+use crate::limits::LINE_BYTES_MAX;
 use crate::record::{self, Shape};
 use crate::reject::{Reason, Reject};
 use crate::source::link::{self, Base, Link, Policy};
@@ -142,7 +143,9 @@ impl Plan {
     /// The file of a record.
     #[must_use]
     pub fn file_of(&self, record: u32) -> &PlannedFile {
-        let after = self.files.partition_point(|file| file.first_record <= record);
+        let after = self
+            .files
+            .partition_point(|file| file.first_record <= record);
         &self.files[after - 1]
     }
 
@@ -161,7 +164,7 @@ impl Plan {
     pub fn read_line(&self, record: u32, buffer: &mut Vec<u8>) -> Result<Result<(), Reject>> {
         let line = self.lines[record as usize];
         if line.bytes == Line::TOO_LONG {
-            let message = format!("line is longer than {} bytes", record::LINE_BYTES_MAX);
+            let message = format!("line is longer than {} bytes", LINE_BYTES_MAX);
             return Ok(Err(Reject::new(Reason::LineTooLong, message)));
         }
         let file = self.file_of(record);

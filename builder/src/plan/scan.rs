@@ -12,6 +12,7 @@ use stoker_formats::{ContentHash, ImageKey};
 
 use crate::build::stop::Stop;
 use crate::error::{Error, Result};
+use crate::limits::LINE_BYTES_MAX;
 use crate::record::{self, RecordOptions, Shape};
 use crate::source::link::{self, Base, Policy};
 
@@ -39,7 +40,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Marks a line above [`LINE_BYTES_MAX`](record::LINE_BYTES_MAX), which is never read whole.
+    /// Marks a line above [`LINE_BYTES_MAX`](LINE_BYTES_MAX), which is never read whole.
     pub const TOO_LONG: u32 = u32::MAX;
 }
 
@@ -52,6 +53,12 @@ pub(crate) struct FileScan {
     pub(crate) links: Vec<ImageKey>,
     /// Records, by number in this file, that cannot be used whatever their images are.
     pub(crate) faulty: Vec<u32>,
+}
+
+/// A file's scan, size and hash: that of the hashes of its blocks.
+#[derive(Debug)]
+pub(crate) struct ScannedFile {
+    pub(crate) scan: FileScan,
     pub(crate) bytes: u64,
     pub(crate) hash: ContentHash,
 }
@@ -78,14 +85,11 @@ pub(crate) fn scan_file(
     options: ScanOptions<'_>,
     stop: &Stop,
     on_bytes: &(dyn Fn(u64) + Sync),
-) -> Result<FileScan> {
+) -> Result<ScannedFile> {
     let file = File::open(path).map_err(Error::io("open", path))?;
     let size = file.metadata().map_err(Error::io("read", path))?.len();
     let blocks: Vec<u64> = (0..size.div_ceil(BLOCK_BYTES)).collect();
-    let mut whole = FileScan {
-        bytes: size,
-        ..FileScan::default()
-    };
+    let mut whole = FileScan::default();
     // The hash of the block hashes, so that blocks can be hashed side by side.
     let mut hasher = blake3::Hasher::new();
     let mut newlines = 0u64;
@@ -107,8 +111,11 @@ pub(crate) fn scan_file(
             newlines += block.newlines;
         }
     }
-    whole.hash = ContentHash(*hasher.finalize().as_bytes());
-    Ok(whole)
+    Ok(ScannedFile {
+        scan: whole,
+        bytes: size,
+        hash: ContentHash(*hasher.finalize().as_bytes()),
+    })
 }
 
 fn too_many_lines(path: &Path) -> Error {
@@ -154,7 +161,8 @@ impl FileScan {
                 .push(u32::try_from(self.lines.len()).unwrap_or(u32::MAX));
         }
         let count = self.links.len() - before;
-        self.link_counts.push(u16::try_from(count).unwrap_or(u16::MAX));
+        self.link_counts
+            .push(u16::try_from(count).unwrap_or(u16::MAX));
         self.links.truncate(before + usize::from(u16::MAX));
         self.lines.push(line);
     }
@@ -178,7 +186,7 @@ fn scan_block(
         newlines: 0,
         scan: FileScan::default(),
     };
-    let mut at = 0;
+    let mut at;
     if start == 0 {
         at = if buffer.starts_with(BYTE_ORDER_MARK) {
             BYTE_ORDER_MARK.len()
@@ -200,7 +208,13 @@ fn scan_block(
         let offset = start + (at - lead) as u64;
         let number = u32::try_from(block.newlines + 1).unwrap_or(u32::MAX);
         if let Some(length) = find_newline(&buffer[at..]) {
-            take_line(&mut block.scan, offset, number, &buffer[at..at + length], options);
+            take_line(
+                &mut block.scan,
+                offset,
+                number,
+                &buffer[at..at + length],
+                options,
+            );
             block.newlines += 1;
             at += length + 1;
         } else {
@@ -210,7 +224,11 @@ fn scan_block(
                 take_line(&mut block.scan, offset, number, &line, options);
             } else {
                 let bytes = Line::TOO_LONG;
-                let line = Line { offset, bytes, number };
+                let line = Line {
+                    offset,
+                    bytes,
+                    number,
+                };
                 block.scan.push(line, &[], options);
             }
             break;
@@ -222,7 +240,7 @@ fn scan_block(
 /// Reads on from `end` until the line ends. `false` if it is longer than the limit.
 fn extend_line(file: &File, line: &mut Vec<u8>, end: u64, size: u64) -> std::io::Result<bool> {
     let mut at = end;
-    while at < size && line.len() <= record::LINE_BYTES_MAX {
+    while at < size && line.len() <= LINE_BYTES_MAX {
         let known = line.len();
         let more = EXTENSION_BYTES.min(usize::try_from(size - at).unwrap_or(EXTENSION_BYTES));
         line.resize(known + more, 0);
@@ -233,7 +251,7 @@ fn extend_line(file: &File, line: &mut Vec<u8>, end: u64, size: u64) -> std::io:
         }
         at += more as u64;
     }
-    Ok(line.len() <= record::LINE_BYTES_MAX)
+    Ok(line.len() <= LINE_BYTES_MAX)
 }
 
 fn take_line(scan: &mut FileScan, offset: u64, number: u32, text: &[u8], options: ScanOptions<'_>) {
@@ -241,7 +259,7 @@ fn take_line(scan: &mut FileScan, offset: u64, number: u32, text: &[u8], options
     if text.iter().all(u8::is_ascii_whitespace) {
         return;
     }
-    let bytes = if text.len() > record::LINE_BYTES_MAX {
+    let bytes = if text.len() > LINE_BYTES_MAX {
         Line::TOO_LONG
     } else {
         u32::try_from(text.len()).unwrap_or(Line::TOO_LONG)

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// Name of the split that takes what no share names.
-pub const MAIN_SPLIT: &str = "train";
+pub(super) const MAIN_SPLIT: &str = "train";
 
 /// Partition counts that many node counts divide.
 const PARTITION_COUNTS: [u32; 7] = [960, 240, 48, 12, 4, 2, 1];
@@ -47,14 +47,24 @@ impl FromStr for SplitShare {
             Some(percent) => (percent, 0.01),
             None => (share, 1.0),
         };
-        let value = number.trim().parse::<f64>().ok().map(|number| number * scale);
+        let value = number
+            .trim()
+            .parse::<f64>()
+            .ok()
+            .map(|number| number * scale);
         match value {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be in 0..1")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "checked to be in 0..1"
+            )]
             Some(value) if value > 0.0 && value < 1.0 => Ok(Self {
                 name: name.to_owned(),
                 millionths: (value * 1e6).round() as u64,
             }),
-            _ => Err(format!("a split's share is above 0 and below 1, or 100%: `{share}`")),
+            _ => Err(format!(
+                "a split's share is above 0 and below 1, or 100%: `{share}`"
+            )),
         }
     }
 }
@@ -62,7 +72,13 @@ impl FromStr for SplitShare {
 impl fmt::Display for SplitShare {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millionths = self.millionths;
-        write!(out, "{}={}.{:06}", self.name, millionths / WHOLE, millionths % WHOLE)
+        write!(
+            out,
+            "{}={}.{:06}",
+            self.name,
+            millionths / WHOLE,
+            millionths % WHOLE
+        )
     }
 }
 
@@ -118,7 +134,9 @@ mod tests {
         let share: SplitShare = "val=0.5%".parse().unwrap();
         assert_eq!((share.name.as_str(), share.millionths), ("val", 5000));
         assert_eq!("val=0.005".parse::<SplitShare>().unwrap(), share);
-        for bad in ["val", "val=", "val=0", "val=1", "val=-1%", "=1%", "a/b=1%", "train=1%", "val=nan"] {
+        for bad in [
+            "val", "val=", "val=0", "val=1", "val=-1%", "=1%", "a/b=1%", "train=1%", "val=nan",
+        ] {
             assert!(bad.parse::<SplitShare>().is_err(), "{bad}");
         }
     }
@@ -128,7 +146,10 @@ mod tests {
         let shares: Vec<SplitShare> = vec!["a=10%".parse().unwrap(), "b=25%".parse().unwrap()];
         for count in [0, 1, 7, 100, 1001] {
             let ranges = cut(count, &shares);
-            assert_eq!(ranges.iter().map(|range| range.len()).sum::<usize>(), count as usize);
+            assert_eq!(
+                ranges.iter().map(|range| range.len()).sum::<usize>(),
+                count as usize
+            );
             assert_eq!(ranges[1].end, count);
             assert_eq!(ranges[2].end, ranges[1].start);
             assert_eq!(ranges[0], 0..ranges[2].start);

@@ -59,8 +59,9 @@ impl Shape {
 }
 
 /// What becomes of the text around an `<image>` tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
 pub enum ImageTag {
     /// Each piece of text is trimmed and dropped when empty, as Qwen's finetune code does.
     #[default]

@@ -435,7 +435,7 @@ fn nearly_a_record() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
     fn the_scan_gives_the_links_of_the_parser(value in nearly_a_record()) {

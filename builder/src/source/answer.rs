@@ -94,7 +94,10 @@ fn classify_code(status: u16, code: Option<&str>, what: String, generation: u64)
         | (300..=399, _) => stop(what, HINT_BUCKET),
         (_, Some("InvalidObjectState")) => stop(what, HINT_ARCHIVED),
         (_, Some("RequestTimeTooSkewed")) => stop(what, HINT_CLOCK),
-        (412, _) => Fault::Changed { what },
+        // Not the version, or not the size, that was listed.
+        (412 | 416, _) => Fault::Changed {
+            what: format!("the object changed since it was listed: {what}"),
+        },
         (401 | 403, _) => stop(what, HINT_DENIED),
         _ => stop(what, HINT_REQUEST),
     }
@@ -219,6 +222,7 @@ mod tests {
             (301, Some("PermanentRedirect"), "stop"),
             (307, None, "stop"),
             (412, Some("PreconditionFailed"), "changed"),
+            (416, Some("InvalidRange"), "changed"),
         ] {
             assert_eq!(verdict(status, code), want, "{status} {code:?}");
         }

@@ -89,7 +89,7 @@ fn name(found: Vec<Found>) -> Result<Vec<InputFile>, Error> {
     for file in found {
         files.push((parts(&file.place)?, file));
     }
-    files.sort_by(|(a, _), (b, _)| a.join("/").cmp(&b.join("/")));
+    files.sort_by_cached_key(|(parts, _)| parts.join("/"));
     files.dedup_by(|(a, _), (b, _)| a == b);
     let Some((first, _)) = files.first() else {
         return Err(Error::Usage {

@@ -12,6 +12,7 @@ mod local;
 mod retry;
 mod s3;
 mod session;
+mod shown;
 pub mod spool;
 mod walk;
 

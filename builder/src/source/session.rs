@@ -18,6 +18,7 @@ use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{SharedHttpClient, StalledStreamProtectionConfig};
 use aws_smithy_http_client::Builder as HttpBuilder;
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
+use aws_types::service_config::ServiceConfigKey;
 
 use super::retry::{Deadlines, Fault};
 
@@ -112,10 +113,20 @@ impl Sessions {
 }
 
 async fn connect(options: &SessionOptions) -> Result<Client, Fault> {
-    let config = load(options).await;
-    let endpoint = options.endpoint.as_deref().or(config.endpoint_url());
+    let mut config = load(options).await;
+    let endpoint = options
+        .endpoint
+        .clone()
+        .or_else(|| configured_endpoint(&config));
+    let endpoint = endpoint.as_deref();
     if let Some(endpoint) = endpoint {
         check_endpoint(endpoint)?;
+    }
+    let unsigned = anonymous(options, &config).await?;
+    if unsigned {
+        let mut builder = config.into_builder();
+        builder.set_credentials_provider(None);
+        config = builder.build();
     }
     let mut s3 = aws_sdk_s3::config::Builder::from(&config)
         .retry_config(RetryConfig::disabled())
@@ -125,8 +136,10 @@ async fn connect(options: &SessionOptions) -> Result<Client, Fault> {
         // No TLS stack and no root certificates where nothing is encrypted.
         s3 = s3.http_client(HttpBuilder::new().build_http());
     }
-    if anonymous(options, &config).await? {
-        s3.set_credentials_provider(None);
+    if config.region().is_none() {
+        s3 = s3.region(Region::from_static(REGION_FALLBACK));
+    }
+    if unsigned {
         s3 = s3.allow_no_auth();
     }
     Ok(Client::from_conf(s3.build()))
@@ -145,9 +158,6 @@ async fn load(options: &SessionOptions) -> SdkConfig {
             .or_else(ProfileFileRegionProvider::new())
             .or_else(Region::from_static(REGION_FALLBACK));
         loader = loader.region(region).endpoint_url(endpoint);
-    } else {
-        let fallback = Region::from_static(REGION_FALLBACK);
-        loader = loader.region(RegionProviderChain::default_provider().or_else(fallback));
     }
     match &options.credentials {
         CredentialSource::Chain => loader,
@@ -161,6 +171,20 @@ async fn load(options: &SessionOptions) -> SdkConfig {
     }
     .load()
     .await
+}
+
+/// The endpoint that the SDK will use: S3's own in the environment or the profile, or the general one.
+fn configured_endpoint(config: &SdkConfig) -> Option<String> {
+    let key = ServiceConfigKey::builder()
+        .service_id("S3")
+        .env("AWS_ENDPOINT_URL")
+        .profile("endpoint_url")
+        .build()
+        .ok()?;
+    config
+        .service_config()
+        .and_then(|service| service.load_config(key))
+        .or_else(|| config.endpoint_url().map(str::to_owned))
 }
 
 async fn anonymous(options: &SessionOptions, config: &SdkConfig) -> Result<bool, Fault> {

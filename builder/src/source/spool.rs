@@ -101,7 +101,8 @@ fn write_all(input: &InputFile, partial: &Path, dir: &Path, source: &Source) -> 
         ),
     };
     let mut file = File::create(partial).map_err(Error::io("create", partial))?;
-    let bytes = copy(input, &mut text, &mut file, partial, dir)?;
+    let free = free_bytes(dir)?;
+    let bytes = copy(input, &mut text, &mut file, (dir, partial), free)?;
     file.sync_all().map_err(Error::io("sync", partial))?;
     if let Place::Local(path) = &input.place {
         check_unchanged(input, path)?;
@@ -109,14 +110,14 @@ fn write_all(input: &InputFile, partial: &Path, dir: &Path, source: &Source) -> 
     Ok(bytes)
 }
 
+/// Copies all of `text` to `file`, which is `partial` in `dir`, where `free` bytes are free.
 fn copy(
     input: &InputFile,
     text: &mut dyn Read,
     file: &mut File,
-    partial: &Path,
-    dir: &Path,
+    (dir, partial): (&Path, &Path),
+    free: u64,
 ) -> Result<u64, Error> {
-    let free = free_bytes(dir)?;
     let bytes_max = free - free / FREE_SHARE_LEFT;
     let full = |needed| Error::DiskFull {
         path: dir.to_path_buf(),
@@ -362,7 +363,7 @@ mod tests {
     #[test]
     fn every_early_end_is_an_error_and_leaves_nothing() {
         let bench = Bench::new();
-        let data = text(40);
+        let data = text(8);
         for (name, whole) in [("t.jsonl.gz", gzip(&data)), ("t.jsonl.zst", zst(&data))] {
             for cut in 0..whole.len() {
                 let input = bench.input(name, &whole[..cut]);
@@ -378,6 +379,25 @@ mod tests {
             fs::remove_dir_all(bench.folder.path().join("spool")).unwrap();
             fs::create_dir(bench.folder.path().join("spool")).unwrap();
         }
+    }
+
+    #[test]
+    fn a_bomb_fills_no_disk() {
+        let bench = Bench::new();
+        let input = bench.input("bomb.jsonl.zst", &zst(b"{}\n"));
+        let dir = bench.folder.path();
+        let partial = dir.join("partial");
+        let mut file = File::create(&partial).unwrap();
+        let free = 100 << 20;
+        let error = copy(
+            &input,
+            &mut io::repeat(b'x'),
+            &mut file,
+            (dir, &partial),
+            free,
+        );
+        assert!(matches!(error, Err(Error::DiskFull { .. })));
+        assert!(file.metadata().unwrap().len() <= free - free / FREE_SHARE_LEFT);
     }
 
     #[test]

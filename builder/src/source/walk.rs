@@ -9,8 +9,9 @@ use std::path::{Component, Path, PathBuf};
 
 use globset::GlobBuilder;
 
-use super::link::{check_bucket, redact, refuse_scheme};
+use super::link::{check_bucket, refuse_scheme};
 use super::s3::S3;
+use super::shown::redact;
 use super::{FetchError, input};
 use crate::error::Error;
 

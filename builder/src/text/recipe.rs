@@ -11,8 +11,9 @@ use crate::model::{ModelFolder, SpecialIds};
 use crate::record::{ImageTag, RecordOptions, Shape};
 
 /// Which ids are learnt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
 pub enum LabelRule {
     /// The assistant's turns, by the template's structure.
     #[default]
@@ -22,8 +23,9 @@ pub enum LabelRule {
 }
 
 /// What becomes of a record with too many tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
+#[value(rename_all = "kebab-case")]
 pub enum Overlong {
     /// It is rejected.
     #[default]

@@ -53,7 +53,7 @@ def main():
         p.add_argument("--" + name, type=Path, required=True, help=argparse.SUPPRESS)
     p.add_argument("--stoker", type=Path, help=argparse.SUPPRESS)
     p.add_argument("--bench-image", type=Path, help=argparse.SUPPRESS)
-    p.add_argument("--s3-server", help="command that serves a folder: it is given the folder and a delay in ms")
+    p.add_argument("--s3-server", type=Path, help=argparse.SUPPRESS)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--seconds", type=float, default=8, help="of one peer run")
     p.add_argument("--scale", type=float, default=1, help="share of the full number of records")

@@ -6,6 +6,7 @@ Wall times mean something on a quiet machine only, so every result carries the s
 import os
 import statistics
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -20,42 +21,49 @@ def busy_seconds():
     return (user + nice + system + irq + soft + steal) / TICK
 
 
-def resident_bytes(pid):
-    """Resident memory of a live process, or None when it is gone."""
-    try:
-        for line in Path("/proc/%d/status" % pid).read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+class Memory(threading.Thread):
+    """Watches the memory of a process. (The kernel's own peak of a child counts what the parent had when it forked.)"""
+
+    def __init__(self, pid, every_s=0.1):
+        super().__init__(daemon=True)
+        self.path, self.every_s = Path("/proc/%d/status" % pid), every_s
+        self.peak, self.resident, self.ended = 0, [], threading.Event()
+
+    def run(self):
+        while not self.ended.wait(self.every_s):
+            try:
+                text = self.path.read_text()
+            except OSError:
+                return
+            fields = dict(line.split(":", 1) for line in text.splitlines() if line.startswith("Vm"))
+            if "VmRSS" in fields:
+                self.peak = max(self.peak, int(fields["VmHWM"].split()[0]) * 1024)
+                self.resident.append(int(fields["VmRSS"].split()[0]) * 1024)
 
 
-def run(command, ok=(0,), sample_s=None, log=None, env=None):
-    """Run `command`; -> dict of wall_s, cpu_s, busy_share, others_share, peak_rss_bytes and, if sampled, rss_bytes."""
+def run(command, log, env=None):
+    """Run `command`, its output to the file `log`.
+
+    -> dict of wall_s, cpu_s, busy_share (of all cores), others_share, peak_rss_bytes and rss_growth_bytes.
+    """
     before, start = busy_seconds(), time.perf_counter()
-    with open(log or os.devnull, "wb") as out:
+    with open(log, "wb") as out:
         child = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=out,
                                  stderr=subprocess.STDOUT, env=dict(os.environ, **(env or {})))
-        trace = []
-        while True:
-            pid, status, usage = os.wait4(child.pid, os.WNOHANG if sample_s else 0)
-            if pid:
-                break
-            trace.append(resident_bytes(child.pid))
-            time.sleep(sample_s)
+        memory = Memory(child.pid)
+        memory.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        wall = time.perf_counter() - start
+    memory.ended.set()
+    memory.join()
     child.returncode = os.waitstatus_to_exitcode(status)
-    wall = time.perf_counter() - start
-    if child.returncode not in ok:
-        tail = Path(log).read_text(errors="replace")[-2000:] if log else ""
+    if child.returncode != 0:
+        tail = Path(log).read_text(errors="replace")[-2000:]
         raise SystemExit("`%s` ended with %d\n%s" % (" ".join(map(str, command)), child.returncode, tail))
     cpu = usage.ru_utime + usage.ru_stime
-    out = {"wall_s": wall, "cpu_s": cpu, "busy_share": cpu / wall / CORES, "exit": child.returncode,
-           "others_share": max(0.0, (busy_seconds() - before - cpu) / wall / CORES),
-           "peak_rss_bytes": usage.ru_maxrss * 1024}
-    if sample_s:
-        out["rss_bytes"] = [b for b in trace if b]
-    return out
+    return {"wall_s": wall, "cpu_s": cpu, "busy_share": cpu / wall / CORES,
+            "others_share": max(0.0, (busy_seconds() - before - cpu) / wall / CORES),
+            "peak_rss_bytes": memory.peak, "rss_growth_bytes": growth(memory.resident)}
 
 
 def middle(values):

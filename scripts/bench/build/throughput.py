@@ -115,7 +115,7 @@ def table(rows):
             ratio = number([r["stoker"]["per_core_wall"] / r[name]["per_core_wall"] for r in both if "stoker" in r])
             bound = number([1000 / r["image_steps"]["decode_ms"] / r[name]["per_core_wall"]
                             for r in both if r.get("image_steps")])
-            cells.append("%sx (%gx; %sx)" % (ratio, floor, bound))
+            cells.append("%s (%g; %s)" % (ratio, floor, bound))
         cells.append(number([100 * r["stoker_all_cores"]["busy_share"] for r in mine if "stoker_all_cores" in r]) + " %")
         out.append("| " + " | ".join(cells) + " |")
     return out

@@ -188,7 +188,11 @@ impl Proxy {
     /// How many answers were spoilt with `fault`.
     #[must_use]
     pub fn spoilt(&self, fault: Fault) -> u64 {
-        lock(&self.shared.seen).spoilt.get(&fault).copied().unwrap_or(0)
+        lock(&self.shared.seen)
+            .spoilt
+            .get(&fault)
+            .copied()
+            .unwrap_or(0)
     }
 
     /// How many requests came.
@@ -201,7 +205,11 @@ impl Proxy {
     #[must_use]
     pub fn requests_of_one_path_max(&self) -> u32 {
         let seen = lock(&self.shared.seen);
-        seen.paths.values().map(|(requests, _)| *requests).max().unwrap_or(0)
+        seen.paths
+            .values()
+            .map(|(requests, _)| *requests)
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -446,7 +454,9 @@ fn crc32(bytes: &[u8]) -> u32 {
 fn base64(bytes: &[u8; 4]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bits = u64::from(u32::from_be_bytes(*bytes)) << 4;
-    let digits = (0..6).rev().map(|at| DIGITS[(bits >> (6 * at)) as usize & 63]);
+    let digits = (0..6)
+        .rev()
+        .map(|at| DIGITS[(bits >> (6 * at)) as usize & 63]);
     digits.map(char::from).chain("==".chars()).collect()
 }
 

@@ -50,7 +50,8 @@ impl Server {
     }
 
     fn run(root: &Path, signed: bool) -> io::Result<Self> {
-        let files = FileSystem::new(root).map_err(|error| io::Error::other(format!("{error:?}")))?;
+        let files =
+            FileSystem::new(root).map_err(|error| io::Error::other(format!("{error:?}")))?;
         let mut builder = S3ServiceBuilder::new(files);
         if signed {
             builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));

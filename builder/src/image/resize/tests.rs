@@ -35,7 +35,11 @@ fn model_pass(img: &[u8], (h, w): (usize, usize), n: usize, axis: usize, pillow:
     let rows = taps([h, w][axis], n);
     let mut bits = 22;
     if !pillow {
-        let top = rows.iter().flat_map(|r| &r.1).copied().fold(f64::MIN, f64::max);
+        let top = rows
+            .iter()
+            .flat_map(|r| &r.1)
+            .copied()
+            .fold(f64::MIN, f64::max);
         bits = (0..=22)
             .rev()
             .find(|p| ((0.5 + top * 2f64.powi(*p)) as i64) < 32768)
@@ -50,7 +54,11 @@ fn model_pass(img: &[u8], (h, w): (usize, usize), n: usize, axis: usize, pillow:
                 let (low, weights) = &rows[if axis == 0 { y } else { x }];
                 let mut sum = 1i64 << (bits - 1);
                 for (k, weight) in weights.iter().enumerate() {
-                    let (sy, sx) = if axis == 0 { (low + k, x) } else { (y, low + k) };
+                    let (sy, sx) = if axis == 0 {
+                        (low + k, x)
+                    } else {
+                        (y, low + k)
+                    };
                     sum += i64::from(img[(sy * w + sx) * 3 + c]) * fixed(*weight);
                 }
                 out[(y * ow + x) * 3 + c] = (sum >> bits).clamp(0, 255) as u8;
@@ -81,9 +89,15 @@ fn noise(bytes: usize, seed: u64, hard: bool) -> Vec<u8> {
     let mut state = seed | 1;
     let mut img: Vec<u8> = (0..bytes)
         .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let byte = (state >> 56) as u8;
-            if hard { if byte > 127 { 255 } else { 0 } } else { byte }
+            if hard {
+                if byte > 127 { 255 } else { 0 }
+            } else {
+                byte
+            }
         })
         .collect();
     // What lies behind the pixels must not matter.

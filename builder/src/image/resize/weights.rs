@@ -70,7 +70,12 @@ impl Axis {
         axis.whole = weights.iter().map(|w| fixed(*w, MAX_BITS)).collect();
         let mask = (1 << SPLIT_BITS) - 1;
         axis.low = axis.whole.iter().map(|w| (w & mask) as i16).collect();
-        axis.high = Some(axis.whole.iter().map(|w| (w >> SPLIT_BITS) as i16).collect());
+        axis.high = Some(
+            axis.whole
+                .iter()
+                .map(|w| (w >> SPLIT_BITS) as i16)
+                .collect(),
+        );
         axis
     }
 
