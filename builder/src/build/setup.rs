@@ -22,6 +22,11 @@ use crate::text::{TextOptions, TextPreparer, TextRecipe};
 /// Where compressed and remote inputs lie as plain text until the build is committed.
 pub(crate) const SPOOL_FOLDER: &str = "spool";
 
+/// Threads that fetch and look at headers: waiting costs no thread, so a few are enough.
+pub(crate) fn fetching_threads(options: &BuildOptions) -> usize {
+    options.threads.clamp(1, 4)
+}
+
 /// A planned build.
 pub(crate) struct Setup {
     pub(crate) plan: Plan,
@@ -65,7 +70,7 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
     let lock = Lock::take(&options.output)?;
     let publisher = Publisher::new(options.output.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(options.threads.clamp(1, 4))
+        .worker_threads(fetching_threads(options))
         .enable_all()
         .thread_name("fetch")
         .build()
