@@ -123,7 +123,6 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         &commit::Making {
             recipe: &setup.recipe,
             model: &setup.model,
-            spooled: &setup.spooled,
             prune: options.prune,
         },
     );
