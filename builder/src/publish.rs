@@ -75,6 +75,14 @@ impl Publisher {
         Ok(folder)
     }
 
+    /// Makes the names in a folder below the root durable, whoever put them there.
+    ///
+    /// # Errors
+    /// The system's reason, naming the folder.
+    pub fn sync(&self, folder: &Path) -> Result<()> {
+        sync_folder(&self.root.join(folder))
+    }
+
     /// Starts a file in the existing folder `folder` below the root.
     ///
     /// # Errors
@@ -190,15 +198,17 @@ impl Pending {
     }
 
     fn finish(mut self, name: &str, mode: u32) -> Result<()> {
-        let Some(mut writer) = self.writer.take() else {
+        let Some(writer) = self.writer.take() else {
             return Ok(());
         };
         let target = self.folder.join(name);
         let outcome = (|| {
-            writer.flush().map_err(|error| ("write", error))?;
-            let file = writer
-                .into_inner()
-                .map_err(|error| ("write", error.into_error()))?;
+            let file = writer.into_inner().map_err(|error| {
+                let (reason, writer) = error.into_parts();
+                // Dropped whole, the writer would try once more to write what failed.
+                drop(writer.into_parts());
+                ("write", reason)
+            })?;
             file.set_permissions(fs::Permissions::from_mode(mode))
                 .map_err(|error| ("set the mode of", error))?;
             file.sync_all().map_err(|error| ("sync", error))?;

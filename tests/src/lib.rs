@@ -1,4 +1,13 @@
 //! What the cross-crate tests share.
 
+pub mod cache;
+pub mod command;
+pub mod corpus;
+pub mod crash;
+pub mod dice;
+pub mod fuzz;
+pub mod mutate;
 pub mod s3;
+pub mod snapshot;
+pub mod strace;
 pub mod synthetic;

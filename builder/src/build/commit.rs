@@ -31,8 +31,6 @@ const CREATED_BY: &str = concat!("stoker ", env!("CARGO_PKG_VERSION"));
 pub(crate) struct Making<'a> {
     pub(crate) recipe: &'a Value,
     pub(crate) model: &'a ModelFolder,
-    /// Files of the spool folder that this build made.
-    pub(crate) spooled: &'a [String],
     /// Whether folders of earlier plans are removed.
     pub(crate) prune: bool,
 }
@@ -101,6 +99,7 @@ pub(crate) fn commit(context: &Context, making: &Making<'_>) -> Result<Committed
     };
     committed.fingerprint = manifest.fingerprint.to_string();
     let bytes = manifest.to_bytes()?;
+    context.layout.sync(&context.publisher)?;
     if std::fs::read(context.publisher.root().join(MANIFEST_NAME))
         .ok()
         .as_deref()
@@ -110,7 +109,7 @@ pub(crate) fn commit(context: &Context, making: &Making<'_>) -> Result<Committed
             .publisher
             .replace_bytes(Path::new(""), MANIFEST_NAME, &bytes)?;
     }
-    tidy::after_commit(&context.publisher, making.spooled)?;
+    tidy::after_commit(&context.publisher)?;
     if making.prune {
         tidy::prune(
             &context.publisher,

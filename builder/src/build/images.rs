@@ -227,7 +227,11 @@ async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Resul
         let reject = Reject::new(Reason::DecoderCrash, message);
         return Ok(rejected(reject, source, permit));
     }
-    let probed = match probe(&bytes, &context.image_recipe) {
+    let probed = {
+        let _note = context.in_flight.note(key);
+        probe(&bytes, &context.image_recipe)
+    };
+    let probed = match probed {
         Ok(probed) => probed,
         Err(reject) => return Ok(rejected(reject, source, permit)),
     };

@@ -1,7 +1,7 @@
 //! Which images were being prepared when the process died, and which of them killed it.
 //!
-//! Each decoding thread notes its image in a slot of `in-flight` before it starts and clears the slot
-//! after. The page cache outlives the process, so no fsync is needed: only a dead process leaves
+//! Each thread that looks into an image, header or pixels, notes it in a slot of `in-flight` before it
+//! starts and clears the slot after. The page cache outlives the process, so no fsync is needed: only a dead process leaves
 //! notes, and a power cut is nobody's fault. The next run tries the noted images in a child process
 //! and keeps the guilty ones in `crashers.json` until the build is committed.
 
@@ -34,10 +34,10 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Starts with no image noted, for at most `threads` at once.
-    pub(crate) fn start(output: &Path, threads: usize) -> Result<Self> {
+    /// Starts with no image noted, for at most `slots` at once.
+    pub(crate) fn start(output: &Path, slots: usize) -> Result<Self> {
         let path = output.join(IN_FLIGHT_NAME);
-        let slots = threads.min(SLOTS_MAX);
+        let slots = slots.min(SLOTS_MAX);
         let file = OpenOptions::new()
             .write(true)
             .create(true)

@@ -7,7 +7,7 @@ mod budget;
 mod commit;
 mod context;
 mod images;
-mod in_flight;
+pub(crate) mod in_flight;
 pub mod lock;
 pub mod options;
 pub mod progress;
@@ -22,8 +22,12 @@ mod text;
 mod tidy;
 mod trial;
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
+
+use stoker_formats::ImageKey;
 
 pub use options::BuildOptions;
 pub use progress::Progress;
@@ -34,6 +38,7 @@ use crate::error::{Error, Result};
 use crate::plan::estimate::{self, Estimate, Tools};
 use crate::publish::free_bytes;
 use context::{Context, DecodeMemory, Preparers};
+use in_flight::InFlight;
 use receipts::{ImageReceipts, Layout, SampleReceipts};
 use rejects::Rejected;
 use setup::{Setup, set_up};
@@ -49,7 +54,11 @@ const RESERVE_BYTES: u64 = 64 << 20;
 pub fn plan(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result<PlanReport> {
     let setup = set_up(options, stop, progress)?;
     let layout = Layout::new(setup.ids);
-    let estimate = estimate_build(&setup, &layout, true)?;
+    let notes = Notes::start(&setup, options)?;
+    let estimate = estimate_build(&setup, &layout, &notes, true)?;
+    setup
+        .publisher
+        .remove(Path::new(""), in_flight::IN_FLIGHT_NAME)?;
     PlanReport::new(&setup, estimate, options)
 }
 
@@ -70,12 +79,13 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     }
     resume_or_refuse(&setup, options)?;
     let mut rejected = Rejected::new(records, options.max_rejects.allowed(records));
-    for record in &setup.plan.faulty {
-        rejected.add(*record, rejects::UNUSABLE);
+    for (record, reason) in &setup.plan.faulty {
+        rejected.add(*record, reason.code());
     }
     rejected.check()?;
     let layout = Layout::new(setup.ids);
-    let estimate = estimate_build(&setup, &layout, false)?;
+    let notes = Notes::start(&setup, options)?;
+    let estimate = estimate_build(&setup, &layout, &notes, false)?;
     let free = free_bytes(&options.output)?;
     if estimate.bytes() + RESERVE_BYTES > free {
         return Err(Error::DiskFull {
@@ -87,16 +97,14 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     setup.publisher.set_remaining_bytes(estimate.bytes());
     setup.state.publish(&setup.publisher)?;
     layout.create(&setup.publisher)?;
-    let crashers = find_crashers(&setup, options)?;
-    let in_flight = in_flight::InFlight::start(&options.output, options.threads)?;
     let context = Arc::new(Context {
         image_metadata: sink::image_metadata(&setup.image_recipe),
         sample_metadata: sink::sample_metadata(setup.text.recipe()),
         preparers: Preparers::new(setup.image_recipe.clone()),
         budget: budget::Budget::new(options.memory_budget_bytes / 2),
         decode_memory: DecodeMemory::new(options.memory_budget_bytes / 2),
-        in_flight,
-        crashers,
+        in_flight: notes.in_flight,
+        crashers: notes.crashers,
         layout,
         plan: setup.plan,
         image_recipe: setup.image_recipe,
@@ -115,7 +123,6 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         &commit::Making {
             recipe: &setup.recipe,
             model: &setup.model,
-            spooled: &setup.spooled,
             prune: options.prune,
         },
     );
@@ -141,7 +148,12 @@ fn resume_or_refuse(setup: &Setup, options: &BuildOptions) -> Result<()> {
 }
 
 /// What is still to be written: nothing for shards that earlier runs, or an earlier cache, have left.
-fn estimate_build(setup: &Setup, layout: &Layout, timed: bool) -> Result<Estimate> {
+fn estimate_build(
+    setup: &Setup,
+    layout: &Layout,
+    notes: &Notes,
+    timed: bool,
+) -> Result<Estimate> {
     let tools = Tools {
         source: &setup.source,
         handle: setup.runtime.handle(),
@@ -149,15 +161,36 @@ fn estimate_build(setup: &Setup, layout: &Layout, timed: bool) -> Result<Estimat
         text: &setup.text,
         layout,
         output: setup.publisher.root(),
+        crashers: &notes.crashers,
+        in_flight: &notes.in_flight,
     };
     estimate::estimate(&setup.plan, &tools, timed)
+}
+
+/// What protects this run from images that took earlier ones down.
+struct Notes {
+    crashers: BTreeSet<ImageKey>,
+    in_flight: InFlight,
+}
+
+impl Notes {
+    /// Before any image is looked at: its header alone may be enough to kill.
+    fn start(setup: &Setup, options: &BuildOptions) -> Result<Self> {
+        let crashers = find_crashers(setup, options)?;
+        // Headers are read on the fetching threads, pixels on the preparing ones.
+        let slots = options.threads + setup::fetching_threads(options);
+        Ok(Self {
+            crashers,
+            in_flight: InFlight::start(&options.output, slots)?,
+        })
+    }
 }
 
 /// The images that took earlier runs down, those found guilty now included.
 fn find_crashers(
     setup: &Setup,
     options: &BuildOptions,
-) -> Result<std::collections::BTreeSet<stoker_formats::ImageKey>> {
+) -> Result<BTreeSet<ImageKey>> {
     let mut crashers = in_flight::crashers(&options.output)?;
     let mut suspects = in_flight::left_behind(&options.output)?;
     suspects.retain(|key| !crashers.contains(key));

@@ -52,6 +52,21 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// Makes all names in the folders durable: a run that died may have left a name without its sync.
+    pub(crate) fn sync(&self, publisher: &Publisher) -> Result<()> {
+        let text = self.text().to_string();
+        for folder in [self.images().to_string(), text.clone()] {
+            for subfolder in SUBFOLDERS {
+                publisher.sync(&Path::new(&folder).join(subfolder))?;
+            }
+            publisher.sync(Path::new(&folder))?;
+        }
+        publisher.sync(&Path::new(&text).join(TABLES_SUBFOLDER))?;
+        publisher.sync(Path::new(""))
+    }
+}
+
 /// Which of a cache's two kinds of rows a receipt is about.
 pub(crate) trait InFolder: ReceiptEntry {
     fn folder(layout: &Layout) -> Folder;

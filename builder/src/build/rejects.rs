@@ -68,9 +68,6 @@ impl Rejected {
     }
 }
 
-/// The code of a fault that the scan already knows, before the text stage names it exactly.
-pub(crate) const UNUSABLE: &str = "unusable_record";
-
 #[cfg(test)]
 mod tests {
     use super::*;

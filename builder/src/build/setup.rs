@@ -1,6 +1,6 @@
 //! From options to a plan: opens the model, lists and spools the inputs, scans them, deals.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -22,6 +22,11 @@ use crate::text::{TextOptions, TextPreparer, TextRecipe};
 /// Where compressed and remote inputs lie as plain text until the build is committed.
 pub(crate) const SPOOL_FOLDER: &str = "spool";
 
+/// Threads that fetch and look at headers: waiting costs no thread, so a few are enough.
+pub(crate) fn fetching_threads(options: &BuildOptions) -> usize {
+    options.threads.clamp(1, 4)
+}
+
 /// A planned build.
 pub(crate) struct Setup {
     pub(crate) plan: Plan,
@@ -35,7 +40,6 @@ pub(crate) struct Setup {
     pub(crate) state: BuildState,
     pub(crate) runtime: Runtime,
     pub(crate) pool: rayon::ThreadPool,
-    pub(crate) spooled: Vec<String>,
     pub(crate) _lock: Lock,
 }
 
@@ -65,7 +69,7 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
     let lock = Lock::take(&options.output)?;
     let publisher = Publisher::new(options.output.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(options.threads.clamp(1, 4))
+        .worker_threads(fetching_threads(options))
         .enable_all()
         .thread_name("fetch")
         .build()
@@ -85,7 +89,7 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
         runtime.handle().clone(),
     );
     let record_options = text_recipe.record_options();
-    let (files, spooled) = fetch_inputs(options, &source, &publisher, stop, progress)?;
+    let files = fetch_inputs(options, &source, &publisher, stop, progress)?;
     let image_root = options.image_root.as_deref().map(Base::parse).transpose()?;
     let policy = Policy::new(
         files.iter().map(|file| &file.base),
@@ -159,34 +163,28 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
         state,
         runtime,
         pool,
-        spooled,
         _lock: lock,
     })
 }
 
-/// Lists the inputs and brings those that are not plain local files to the spool folder. Also gives
-/// the names of the spooled files.
+/// Lists the inputs and brings those that are not plain local files to the spool folder.
 fn fetch_inputs(
     options: &BuildOptions,
     source: &Source,
     publisher: &Publisher,
     stop: &Stop,
     progress: &Progress,
-) -> Result<(Vec<ToScan>, Vec<String>)> {
+) -> Result<Vec<ToScan>> {
     publisher.create_folder(Path::new(SPOOL_FOLDER))?;
     let inputs = source::list(&options.inputs, source)?;
     let spool = options.output.join(SPOOL_FOLDER);
     progress.phase("fetch inputs", inputs.iter().map(|input| input.bytes).sum());
     let mut files = Vec::new();
-    let mut spooled = Vec::new();
     for input in inputs {
         stop.check()?;
         let bytes = input.bytes;
         let text = source::spool(&input, &spool, source)?;
         progress.advance(bytes);
-        if let Some(name) = spool_name(&text.path, &spool) {
-            spooled.push(name);
-        }
         files.push(ToScan {
             name: input.name,
             uri: input.uri,
@@ -195,10 +193,5 @@ fn fetch_inputs(
             path: text.path,
         });
     }
-    Ok((files, spooled))
-}
-
-fn spool_name(path: &PathBuf, spool: &Path) -> Option<String> {
-    let name = path.strip_prefix(spool).ok()?;
-    name.to_str().map(str::to_owned)
+    Ok(files)
 }

@@ -21,15 +21,15 @@ impl Stop {
     /// The system's reason when a handler cannot be installed.
     pub fn on_signals() -> io::Result<Self> {
         let stop = Self::default();
+        let second = Arc::new(AtomicBool::new(false));
         for (signal, code) in [(SIGINT, 2), (SIGTERM, 15)] {
-            let second = Arc::new(AtomicBool::new(false));
-            // Order matters: the shutdown looks at the flag before the same signal sets it.
+            // Order matters: the shutdown looks at the flag before this signal sets it.
             signal_hook::flag::register_conditional_shutdown(
                 signal,
                 128 + signal,
                 Arc::clone(&second),
             )?;
-            signal_hook::flag::register(signal, second)?;
+            signal_hook::flag::register(signal, Arc::clone(&second))?;
             signal_hook::flag::register_usize(signal, Arc::clone(&stop.signal), code)?;
         }
         // Past a file size limit the write must fail with an error, not end the process.

@@ -19,15 +19,48 @@ use crate::publish::Publisher;
 const SUBFOLDERS: [&str; 5] = ["shards", "receipts", "index", "tables", ""];
 
 /// Removes the state of the build that the manifest now describes.
-pub(crate) fn after_commit(publisher: &Publisher, spooled: &[String]) -> Result<()> {
+pub(crate) fn after_commit(publisher: &Publisher) -> Result<()> {
     for name in [STATE_NAME, CRASHERS_NAME, IN_FLIGHT_NAME] {
         publisher.remove(Path::new(""), name)?;
     }
-    for name in spooled {
-        publisher.remove(Path::new(SPOOL_FOLDER), name)?;
+    remove_spooled(publisher.root())
+}
+
+/// Removes spooled inputs, also those of earlier runs and of other inputs; the lock says nobody reads them.
+fn remove_spooled(root: &Path) -> Result<()> {
+    let spool = root.join(SPOOL_FOLDER);
+    if !is_folder(&spool) {
+        return Ok(());
     }
-    let _ = fs::remove_dir(publisher.root().join(SPOOL_FOLDER));
+    for entry in fs::read_dir(&spool).map_err(Error::io("list", &spool))? {
+        let entry = entry.map_err(Error::io("list", &spool))?;
+        let regular = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if regular && entry.file_name().to_str().is_some_and(is_spooled) {
+            let file = entry.path();
+            fs::remove_file(&file).map_err(Error::io("remove", &file))?;
+        }
+    }
+    // Not empty if a stranger's file is there: then it stays.
+    let _ = fs::remove_dir(&spool);
     Ok(())
+}
+
+/// Whether the spool makes files of this name: 32 hex digits, whole or partial.
+fn is_spooled(name: &str) -> bool {
+    let stem = [".jsonl", ".partial"]
+        .iter()
+        .find_map(|ending| name.strip_suffix(ending));
+    stem.is_some_and(|stem| {
+        stem.len() == 32
+            && stem
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    })
+}
+
+/// A link is no folder: what it points at is a stranger's, perhaps the pixels of another cache.
+fn is_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
 }
 
 /// Drops the unfinished build `earlier`, except what the committed cache or the build `now` shares with it.
@@ -76,11 +109,19 @@ fn committed(root: &Path) -> Result<Vec<Folder>> {
 
 fn remove_plan_folder(root: &Path, folder: Folder) -> Result<()> {
     let top = root.join(folder.to_string());
+    if !is_folder(&top) {
+        return Ok(());
+    }
     for subfolder in SUBFOLDERS {
-        let path = top.join(subfolder);
-        let Ok(entries) = fs::read_dir(&path) else {
-            continue;
+        let path = if subfolder.is_empty() {
+            top.clone()
+        } else {
+            top.join(subfolder)
         };
+        if !is_folder(&path) {
+            continue;
+        }
+        let entries = fs::read_dir(&path).map_err(Error::io("list", &path))?;
         for entry in entries {
             let entry = entry.map_err(Error::io("list", &path))?;
             let regular = entry.file_type().is_ok_and(|kind| kind.is_file());

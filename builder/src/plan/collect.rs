@@ -12,6 +12,7 @@ use super::{PlannedFile, PlannedImage};
 use crate::build::stop::Stop;
 use crate::error::{Error, Result};
 use crate::record::{self, RecordOptions, Shape};
+use crate::reject::Reason;
 use crate::source::link::{Base, Policy};
 
 /// The shape of a file is judged by its first lines.
@@ -35,7 +36,7 @@ pub(crate) struct Collected {
     pub(crate) link_starts: Vec<u32>,
     pub(crate) links: Vec<u32>,
     pub(crate) images: Vec<PlannedImage>,
-    pub(crate) faulty: Vec<u32>,
+    pub(crate) faulty: Vec<(u32, Reason)>,
 }
 
 /// Scans `files` in order. `shape` forces one record shape; otherwise each file's is detected.
@@ -134,7 +135,8 @@ impl Collected {
             }
             self.link_starts.push(u32::try_from(self.links.len()).ok()?);
         }
-        self.faulty.extend(scan.faulty.iter().map(|at| at + first));
+        let faulty = scan.faulty.into_iter();
+        self.faulty.extend(faulty.map(|(at, reason)| (at + first, reason)));
         self.lines.extend(scan.lines);
         u32::try_from(self.lines.len())
             .ok()

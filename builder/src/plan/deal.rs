@@ -68,6 +68,13 @@ impl Deal {
                 hint: "let the shares of all --split sum up to less than 100%".into(),
             });
         }
+        let mut seen = std::collections::BTreeSet::new();
+        if let Some(share) = shares.iter().find(|share| !seen.insert(&share.name)) {
+            return Err(Error::Usage {
+                what: format!("two splits have the name `{}`", share.name),
+                hint: "give each --split another name".into(),
+            });
+        }
         let names = std::iter::once(splits::MAIN_SPLIT.to_owned())
             .chain(shares.iter().map(|share| share.name.clone()));
         let ranges = splits::cut(groups, shares)

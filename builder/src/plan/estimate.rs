@@ -1,12 +1,14 @@
 //! What a build will write, judged from a seeded sample of its records and the headers of their images.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use stoker_formats::ImageKey;
 use tokio::runtime::Handle;
 
 use super::Plan;
+use crate::build::in_flight::InFlight;
 use crate::build::receipts::{ImageReceipts, Layout, SampleReceipts};
 use crate::error::Result;
 use crate::image::{ImageRecipe, Preparer, probe};
@@ -53,6 +55,9 @@ pub(crate) struct Tools<'a> {
     pub(crate) layout: &'a Layout,
     /// The output folder, where receipts may already stand.
     pub(crate) output: &'a Path,
+    /// Images that nobody may look into.
+    pub(crate) crashers: &'a BTreeSet<ImageKey>,
+    pub(crate) in_flight: &'a InFlight,
 }
 
 #[derive(Default)]
@@ -70,8 +75,8 @@ struct Sums {
 struct Covered {
     images: u64,
     records: u64,
-    /// Grids of the images of the first partition, by number in the plan.
-    grids: HashMap<u32, [i32; 3]>,
+    /// Grids of the images of the first partition, by number in the plan; none for a rejected image.
+    grids: HashMap<u32, Option<[i32; 3]>>,
 }
 
 /// Looks at the first records of the first partition: the deal made them a random sample. Images that
@@ -115,10 +120,14 @@ fn covered(plan: &Plan, tools: &Tools<'_>) -> Result<Covered> {
         covered.images += receipts.covered();
         if partition == 0 {
             let images = plan.partition_images(partition);
+            let number = |item: u64| usize::try_from(item).ok().and_then(|at| images.get(at));
             for receipt in receipts.all() {
-                for (item, entry) in receipt.items.iter().zip(&receipt.entries) {
-                    if let Some(image) = usize::try_from(*item).ok().and_then(|at| images.get(at)) {
-                        covered.grids.insert(*image, entry.grid_thw);
+                let rows = receipt.items.iter().zip(&receipt.entries);
+                let rows = rows.map(|(item, entry)| (*item, Some(entry.grid_thw)));
+                let rejects = receipt.rejects.iter().map(|reject| (reject.item, None));
+                for (item, grid) in rows.chain(rejects) {
+                    if let Some(image) = number(item) {
+                        covered.grids.insert(*image, grid);
                     }
                 }
             }
@@ -138,7 +147,7 @@ fn look(
     plan: &Plan,
     record: u32,
     tools: &Tools<'_>,
-    known: &HashMap<u32, [i32; 3]>,
+    known: &HashMap<u32, Option<[i32; 3]>>,
     mut preparer: Option<&mut Preparer>,
     sums: &mut Sums,
 ) -> Result<()> {
@@ -153,7 +162,11 @@ fn look(
     let mut grids = Vec::new();
     for image in plan.record_images(record) {
         if let Some(grid) = known.get(image) {
-            grids.push(*grid);
+            grids.extend(*grid);
+            continue;
+        }
+        let key = plan.images[*image as usize].key;
+        if tools.crashers.contains(&key) {
             continue;
         }
         let (_, link) = plan.image_link(*image)?;
@@ -162,6 +175,7 @@ fn look(
             Err(FetchError::Reject(_)) => continue,
             Err(FetchError::Stop(error)) => return Err(error),
         };
+        let _note = tools.in_flight.note(key);
         let Ok(probed) = probe(&bytes, tools.image_recipe) else {
             continue;
         };

@@ -67,8 +67,8 @@ pub struct Plan {
     links: Vec<u32>,
     /// Every distinct image.
     pub images: Vec<PlannedImage>,
-    /// Records that cannot be used whatever their images are.
-    pub faulty: Vec<u32>,
+    /// Records that cannot be used whatever their images are, and why.
+    pub faulty: Vec<(u32, Reason)>,
     /// Who goes where.
     pub deal: Deal,
     /// Which links are allowed.

@@ -14,6 +14,7 @@ use crate::build::stop::Stop;
 use crate::error::{Error, Result};
 use crate::limits::LINE_BYTES_MAX;
 use crate::record::{self, RecordOptions, Shape};
+use crate::reject::Reason;
 use crate::source::link::{self, Base, Policy};
 
 /// A block is large enough to hide the cost of its edges and small enough for every thread to hold one.
@@ -51,8 +52,8 @@ pub(crate) struct FileScan {
     pub(crate) lines: Vec<Line>,
     pub(crate) link_counts: Vec<u16>,
     pub(crate) links: Vec<ImageKey>,
-    /// Records, by number in this file, that cannot be used whatever their images are.
-    pub(crate) faulty: Vec<u32>,
+    /// Records, by number in this file, that cannot be used whatever their images are, and why.
+    pub(crate) faulty: Vec<(u32, Reason)>,
 }
 
 /// A file's scan, size and hash: that of the hashes of its blocks.
@@ -137,28 +138,29 @@ impl FileScan {
         }
         self.link_counts.extend(block.link_counts);
         self.links.extend(block.links);
-        self.faulty.extend(block.faulty.iter().map(|at| at + first));
+        let faulty = block.faulty.into_iter();
+        self.faulty.extend(faulty.map(|(at, reason)| (at + first, reason)));
         Some(())
     }
 
     fn push(&mut self, line: Line, text: &[u8], options: ScanOptions<'_>) {
         let links = if line.bytes == Line::TOO_LONG {
-            None
+            Err(Reason::LineTooLong)
         } else {
-            record::scan_links(text, options.shape, options.record).ok()
+            record::scan_links(text, options.shape, options.record).map_err(|reject| reject.reason)
         };
         let before = self.links.len();
-        let mut good = links.is_some();
+        let mut fault = links.as_ref().err().copied();
         for raw in links.unwrap_or_default() {
             // A forbidden link is no image; its record is rejected when its text is prepared.
             match link::resolve(&raw, options.base, options.policy) {
                 Ok(link) => self.links.push(ImageKey(link.key())),
-                Err(_) => good = false,
+                Err(reject) => fault = fault.or(Some(reject.reason)),
             }
         }
-        if !good {
-            self.faulty
-                .push(u32::try_from(self.lines.len()).unwrap_or(u32::MAX));
+        if let Some(reason) = fault {
+            let record = u32::try_from(self.lines.len()).unwrap_or(u32::MAX);
+            self.faulty.push((record, reason));
         }
         let count = self.links.len() - before;
         self.link_counts

@@ -14,6 +14,9 @@ mod turns;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use stoker_formats::limits::MAX_ID_BYTES;
+
+use crate::limits::RECORD_IMAGES_MAX;
 use crate::reject::{Reason, Reject};
 
 pub use detect::detect;
@@ -179,6 +182,11 @@ pub fn parse(line: &[u8], shape: Shape, options: &RecordOptions) -> Result<Recor
         Some(Value::Number(number)) => Some(number.to_string()),
         _ => None,
     };
+    if id.as_ref().is_some_and(|id| id.len() > MAX_ID_BYTES) {
+        return Err(wrong(format!(
+            "field `id` is longer than {MAX_ID_BYTES} bytes"
+        )));
+    }
     let tools = turns::tools(&object)?;
     let messages = match shape {
         Shape::Messages => messages::messages(&object)?,
@@ -206,6 +214,10 @@ fn finish(
             }
             links.push(link.clone());
         }
+    }
+    if links.len() > RECORD_IMAGES_MAX {
+        let what = format!("{} images, more than {RECORD_IMAGES_MAX}", links.len());
+        return Err(Reject::new(Reason::ImageCountMismatch, what));
     }
     if !messages
         .iter()

@@ -1,0 +1,4 @@
+//! cargo-fuzz target `canary`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| stoker_tests::fuzz::canary(bytes));

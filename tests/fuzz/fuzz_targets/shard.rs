@@ -1,0 +1,4 @@
+//! cargo-fuzz target `shard`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| stoker_tests::fuzz::shard(bytes));

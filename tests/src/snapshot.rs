@@ -1,0 +1,110 @@
+//! Expected texts of the command line, one file each under `tests/snapshots`.
+//!
+//! Owns what is masked: whatever differs between machines or runs. `STOKER_UPDATE_SNAPSHOTS=1` writes
+//! the files anew; review the difference. Invariant: a missing file is a failure, not a new snapshot.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::command::{Ended, repository};
+
+/// A run of at least so many hex digits is a hash or an id.
+const HASH_DIGITS: usize = 32;
+
+/// Masks and compares both streams and the exit code of `ended` with the snapshot `name`.
+///
+/// `masks` are texts to replace, as in the temp folder's path, before the general rules.
+///
+/// # Panics
+/// If they differ, or there is no such snapshot.
+pub fn check(name: &str, ended: &Ended, masks: &[(&str, &str)]) {
+    let mut text = format!(
+        "exit code {}\n--- stdout\n{}--- stderr\n{}",
+        ended.code.map_or("none".to_owned(), |code| code.to_string()),
+        closed(&ended.stdout),
+        closed(&ended.stderr),
+    );
+    for (from, to) in masks {
+        text = text.replace(from, to);
+    }
+    text = text.replace(&repository().display().to_string(), "[REPOSITORY]");
+    let text: String = text.lines().map(|line| mask(line) + "\n").collect();
+    let path = path(name);
+    if std::env::var_os("STOKER_UPDATE_SNAPSHOTS").is_some() {
+        fs::write(&path, &text).expect("the snapshot");
+        return;
+    }
+    let expected = fs::read_to_string(&path)
+        .unwrap_or_else(|_| panic!("no snapshot {name}; run with STOKER_UPDATE_SNAPSHOTS=1\n{text}"));
+    assert!(text == expected, "snapshot {name} differs\n--- expected\n{expected}\n--- found\n{text}");
+}
+
+fn path(name: &str) -> PathBuf {
+    repository().join("tests/snapshots").join(format!("{name}.txt"))
+}
+
+fn closed(text: &str) -> String {
+    if text.is_empty() || text.ends_with('\n') {
+        text.to_owned()
+    } else {
+        format!("{text}[no line break]\n")
+    }
+}
+
+/// Masks hashes, process ids, times and free space.
+fn mask(line: &str) -> String {
+    let mut masked = hashes(line);
+    for (before, after) in [("pid ", " "), (" on host ", ")"), (" needed, ", " free"), ("\"seconds\":", ",}")] {
+        masked = between(&masked, before, after);
+    }
+    for label in ["time  ", "free  "] {
+        if let Some(rest) = masked.strip_prefix(label) {
+            let spaces = rest.len() - rest.trim_start().len();
+            masked = format!("{label}{}[VARIES]", " ".repeat(spaces));
+        }
+    }
+    masked
+}
+
+/// Replaces what stands between `before` and the next of the characters in `after`.
+fn between(text: &str, before: &str, after: &str) -> String {
+    let Some((head, rest)) = text.split_once(before) else {
+        return text.to_owned();
+    };
+    let end = rest.find(|letter| after.starts_with(letter) || after.ends_with(letter));
+    let tail = &rest[end.unwrap_or(rest.len())..];
+    format!("{head}{before}[VARIES]{tail}")
+}
+
+fn hashes(line: &str) -> String {
+    let mut masked = String::new();
+    let mut rest = line;
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()).len();
+        if digits >= HASH_DIGITS {
+            masked.push_str("[HASH]");
+            rest = &rest[digits..];
+            continue;
+        }
+        let step = digits.max(rest.chars().next().map_or(1, char::len_utf8));
+        masked.push_str(&rest[..step]);
+        rest = &rest[step..];
+    }
+    masked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_varies_is_masked() {
+        let hash = "0123456789abcdef0123456789abcdef";
+        assert_eq!(mask(&format!("a {hash} b")), "a [HASH] b");
+        assert_eq!(mask("time         1.5 s"), "time         [VARIES]");
+        assert_eq!(mask("(pid 17 on host box) is"), "(pid [VARIES] on host [VARIES]) is");
+        assert_eq!(mask("12 bytes needed, 7 free"), "12 bytes needed, [VARIES] free");
+        assert_eq!(mask("{\"seconds\":0.25}"), "{\"seconds\":[VARIES]}");
+        assert_eq!(mask("nothing at all, facade"), "nothing at all, facade");
+    }
+}

@@ -1,0 +1,218 @@
+//! System calls of a build: traced, counted, failed or answered with SIGKILL, by strace.
+//!
+//! Owns the reading of strace's output. Invariant: a [`Point`] counts calls as strace's `when=` does,
+//! thread by thread, so the n-th call of a trace is the n-th call of an injection.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::command::{Ended, Run};
+
+/// Calls that change what is on disk, by the names of all architectures.
+pub const CHANGING: [&str; 14] = [
+    "write", "pwrite64", "fsync", "fdatasync", "rename", "renameat", "renameat2", "unlink", "unlinkat",
+    "rmdir", "ftruncate", "mkdir", "mkdirat", "fchmod",
+];
+
+/// One finished call.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The thread.
+    pub thread: u32,
+    /// The call's name.
+    pub name: String,
+    /// Its arguments, as strace prints them.
+    pub args: String,
+    /// Whether it succeeded.
+    pub good: bool,
+    /// Place in the trace of its begin.
+    pub begin: usize,
+    /// Place in the trace of its end.
+    pub end: usize,
+}
+
+impl Call {
+    /// The paths among the arguments: quoted ones and those of descriptors.
+    #[must_use]
+    pub fn paths(&self) -> Vec<&str> {
+        let mut found = Vec::new();
+        for (open, close) in [('"', '"'), ('<', '>')] {
+            let mut rest = self.args.as_str();
+            while let Some(start) = rest.find(open) {
+                rest = &rest[start + 1..];
+                let Some(end) = rest.find(close) else { break };
+                if rest.starts_with('/') {
+                    found.push(&rest[..end]);
+                }
+                rest = &rest[end + 1..];
+            }
+        }
+        found
+    }
+
+    /// Whether it changes something, or opens something to change it, below `folder`.
+    #[must_use]
+    pub fn changes(&self, folder: &Path) -> bool {
+        let changing = CHANGING.contains(&self.name.as_str())
+            || (self.name.starts_with("open") && self.args.contains("O_CREAT"))
+            || (self.name == "close" && self.args.contains(".tmp>"));
+        changing && self.paths().iter().any(|path| Path::new(path).starts_with(folder))
+    }
+}
+
+/// The n-th call of this name in some thread, from 1.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Point {
+    /// The call's name.
+    pub call: String,
+    /// Which one of its thread.
+    pub nth: usize,
+}
+
+impl Point {
+    /// The injection of `fault` at this point, as in `signal=SIGKILL` or `error=EIO`.
+    #[must_use]
+    pub fn inject(&self, fault: &str) -> String {
+        format!("inject={}:{fault}:when={}", self.call, self.nth)
+    }
+}
+
+/// Runs `run` under strace and gives all calls of these names, in order of their ends.
+///
+/// # Panics
+/// If the trace cannot be read.
+#[must_use]
+pub fn trace(run: &Run, calls: &[&str], scratch: &Path) -> (Ended, Vec<Call>) {
+    let file = scratch.join("strace.out");
+    let mut words = wrapper(calls, &file);
+    words.push("--seccomp-bpf".into());
+    let ended = run.clone().under(&words).end();
+    let text = std::fs::read_to_string(&file).expect("strace's output: is strace installed?");
+    (ended, parse(&text))
+}
+
+/// `run` under strace with an injection (see [`Point::inject`]) into calls of these names.
+///
+/// Without `--seccomp-bpf`: strace 6.1 injects no signal with it.
+#[must_use]
+pub fn injected(run: &Run, calls: &[&str], injection: &str) -> Run {
+    let mut words = wrapper(calls, Path::new("/dev/null"));
+    words.extend(["-e".into(), injection.into()]);
+    run.clone().under(&words)
+}
+
+fn wrapper(calls: &[&str], file: &Path) -> Vec<String> {
+    // The question mark skips names that this architecture does not have.
+    let calls: Vec<String> = calls.iter().map(|name| format!("?{name}")).collect();
+    let fixed = ["strace", "-f", "-q", "-q", "-y", "-s", "0", "-o"];
+    let mut words: Vec<String> = fixed.iter().map(|word| (*word).to_owned()).collect();
+    words.push(file.display().to_string());
+    words.extend(["-e".into(), "signal=none".into()]);
+    words.extend(["-e".into(), format!("trace={}", calls.join(","))]);
+    words
+}
+
+/// The points at which `calls` change something below `folder`.
+#[must_use]
+pub fn points(calls: &[Call], folder: &Path) -> BTreeSet<Point> {
+    let mut counts: BTreeMap<(u32, &str), usize> = BTreeMap::new();
+    let mut begun: Vec<&Call> = calls.iter().collect();
+    begun.sort_by_key(|call| call.begin);
+    let mut found = BTreeSet::new();
+    for call in begun {
+        let count = counts.entry((call.thread, &call.name)).or_default();
+        *count += 1;
+        if call.changes(folder) {
+            found.insert(Point {
+                call: call.name.clone(),
+                nth: *count,
+            });
+        }
+    }
+    found
+}
+
+/// Reads strace's output.
+#[must_use]
+pub fn parse(text: &str) -> Vec<Call> {
+    let mut waiting: BTreeMap<u32, Call> = BTreeMap::new();
+    let mut calls = Vec::new();
+    for (line_number, line) in text.lines().enumerate() {
+        let Some((thread, rest)) = line.split_once(' ') else {
+            continue;
+        };
+        let (Ok(thread), rest) = (thread.parse(), rest.trim_start()) else {
+            continue;
+        };
+        let mut call = if rest.starts_with("<...") {
+            let Some(mut call) = waiting.remove(&thread) else {
+                continue;
+            };
+            let after = rest.split_once("resumed>").map_or("", |(_, after)| after);
+            call.args.push_str(after);
+            call
+        } else if let Some((name, args)) = rest.split_once('(') {
+            Call {
+                thread,
+                name: name.to_owned(),
+                args: args.to_owned(),
+                good: false,
+                begin: line_number,
+                end: line_number,
+            }
+        } else {
+            continue;
+        };
+        call.end = line_number;
+        if let Some(args) = call.args.strip_suffix("<unfinished ...>") {
+            call.args = args.to_owned();
+            waiting.insert(thread, call);
+            continue;
+        }
+        let result = call.args.rsplit_once(" = ").map_or("-1", |(_, result)| result);
+        call.good = !result.starts_with('-') && !result.starts_with('?');
+        calls.push(call);
+    }
+    calls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+7 openat(AT_FDCWD</x>, \"/out/.a.tmp\", O_RDWR|O_CREAT|O_EXCL|O_CLOEXEC, 0644) = 5</out/.a.tmp>
+7 write(5</out/.a.tmp>, \"\"..., 3 <unfinished ...>
+8 fsync(6</else>) = 0
+7 <... write resumed>) = 3
+7 fsync(5</out/.a.tmp>) = -1 EIO (Input/output error) (INJECTED)
+7 write(1<pipe:[3]>, \"\"..., 9) = 9
+7 write(5</out/.a.tmp>, \"\"..., 9) = 9
+7 +++ exited with 0 +++
+";
+
+    #[test]
+    fn calls_have_names_paths_results_and_places() {
+        let calls = parse(TEXT);
+        let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
+        assert_eq!(names, ["openat", "fsync", "write", "fsync", "write", "write"]);
+        assert_eq!((calls[2].begin, calls[2].end), (1, 3));
+        assert_eq!(calls[0].paths(), ["/out/.a.tmp", "/x", "/out/.a.tmp"]);
+        assert!(calls[2].good && !calls[3].good);
+    }
+
+    #[test]
+    fn points_count_by_thread_and_skip_what_lies_elsewhere() {
+        let points = points(&parse(TEXT), Path::new("/out"));
+        let text: Vec<String> = points.iter().map(|point| point.inject("f")).collect();
+        assert_eq!(
+            text,
+            [
+                "inject=fsync:f:when=1",
+                "inject=openat:f:when=1",
+                "inject=write:f:when=1",
+                "inject=write:f:when=3"
+            ]
+        );
+    }
+}

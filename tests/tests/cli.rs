@@ -1,0 +1,225 @@
+//! Every message of the command line, as users see it, and its exit code (H1).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use stoker_tests::command::Run;
+use stoker_tests::corpus::{Corpus, chat, model};
+use stoker_tests::snapshot;
+
+/// A data set in a folder whose path is masked.
+struct Scene {
+    corpus: Corpus,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self {
+            corpus: Corpus::mixed(51, 9),
+        }
+    }
+
+    fn build(&self) -> Run {
+        self.corpus.build(&self.output())
+    }
+
+    fn output(&self) -> PathBuf {
+        self.corpus.output("cache")
+    }
+
+    fn check(&self, name: &str, run: &Run) {
+        let folder = self.corpus.path().display().to_string();
+        snapshot::check(name, &run.end(), &[(&folder, "[FOLDER]")]);
+    }
+
+    fn on_cache(&self, command: &str) -> Run {
+        Run::stoker([command]).args([self.output()])
+    }
+}
+
+#[test]
+fn help() {
+    for (name, args) in [
+        ("help", &["--help"][..]),
+        ("help_build", &["build", "--help"]),
+        ("help_verify", &["verify", "--help"]),
+        ("help_inspect", &["inspect", "--help"]),
+        ("help_stats", &["stats", "--help"]),
+        ("version", &["--version"]),
+        ("no_command", &[]),
+    ] {
+        snapshot::check(name, &Run::stoker(args).end(), &[]);
+    }
+}
+
+#[test]
+fn usage() {
+    let scene = Scene::new();
+    for (name, option, value) in [
+        ("bad_profile", "--profile", "best"),
+        ("bad_schema", "--schema", "parquet"),
+        ("bad_image_tag", "--image-tag", "keep"),
+        ("bad_label_rule", "--label-rule", "all"),
+        ("bad_size", "--shard-bytes", "1.5GiB"),
+        ("bad_split", "--split", "val"),
+        ("bad_split_name", "--split", "train=1%"),
+        ("bad_split_share", "--split", "val=100%"),
+        ("bad_reject_limit", "--max-rejects", "101%"),
+        ("bad_partitions", "--partitions", "0"),
+        ("bad_threads", "--threads", "0"),
+        ("overlong_alone", "--overlong", "reject"),
+        ("splits_leave_nothing", "--split", "val=99.99999%"),
+        ("pixels_contradict", "--max-pixels", "100"),
+        ("image_root_http", "--image-root", "http://example.org/images"),
+        ("image_root_missing", "--image-root", "/nonexistent/images"),
+        ("bad_bucket", "--allow-bucket", "s3://bucket"),
+    ] {
+        scene.check(name, &scene.build().with(option, value));
+    }
+    scene.check("nothing_given", &Run::stoker(["build"]));
+    let output = scene.output();
+    assert!(!output.join("manifest.json").exists(), "a refused build left a manifest");
+}
+
+#[test]
+fn inputs() {
+    let scene = Scene::new();
+    let data = scene.corpus.data();
+    let of = |name: &str| scene.corpus.build_of(&[data.join(name)], &scene.output());
+    scene.corpus.write("other/empty.jsonl", b"");
+    scene.corpus.write("other/blank.jsonl", b"\n\n");
+    scene.corpus.write("other/noise.jsonl", b"not json\nat all\n");
+    scene.corpus.write("other/strange.jsonl", b"{\"text\": \"no known shape\"}\n");
+    scene.corpus.write("other/cut.jsonl.gz", b"\x1f\x8b\x08\x00\x00");
+    fs::create_dir(data.join("nothing")).expect("a folder");
+    for (name, input) in [
+        ("input_missing", "missing.jsonl"),
+        ("input_glob_empty", "*.nothing"),
+        ("input_folder_empty", "nothing"),
+        ("input_empty", "other/empty.jsonl"),
+        ("input_blank", "other/blank.jsonl"),
+        ("input_noise", "other/noise.jsonl"),
+        ("input_strange", "other/strange.jsonl"),
+        ("input_gzip_cut", "other/cut.jsonl.gz"),
+        ("input_image", "images/000.png"),
+    ] {
+        scene.check(name, &of(input));
+    }
+    for (name, uri) in [
+        ("input_http", "http://example.org/a.jsonl"),
+        ("input_bucket_alone", "s3://"),
+        ("input_bucket_bad", "s3://A_B/x.jsonl"),
+    ] {
+        scene.check(name, &scene.corpus.build_of(&[uri.into()], &scene.output()));
+    }
+    let mixed = [data.join("a.jsonl"), "s3://bucket/a.jsonl".into()];
+    scene.check("input_mixed", &scene.corpus.build_of(&mixed, &scene.output()));
+}
+
+#[test]
+fn models() {
+    let scene = Scene::new();
+    let folder = scene.corpus.output("model");
+    let run = || scene.build().with("--model", &folder.display().to_string());
+    scene.check("model_missing", &run());
+    let copy = |without: &str| {
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).expect("a model folder");
+        for entry in fs::read_dir(model()).expect("the model") {
+            let entry = entry.expect("the model");
+            if entry.file_name() != without {
+                fs::copy(entry.path(), folder.join(entry.file_name())).expect("a model file");
+            }
+        }
+    };
+    for (name, without) in [
+        ("model_no_tokenizer", "tokenizer.json"),
+        ("model_no_template", "chat_template.jinja"),
+        ("model_no_config", "config.json"),
+        ("model_no_preprocessor", "preprocessor_config.json"),
+    ] {
+        copy(without);
+        scene.check(name, &run());
+    }
+    let replaced = |name: &str, file: &str, text: &str| {
+        copy("");
+        fs::write(folder.join(file), text).expect("a model file");
+        scene.check(name, &run());
+    };
+    replaced("model_other_family", "config.json", "{\"model_type\": \"llava_next\"}");
+    replaced("model_config_broken", "config.json", "{");
+    replaced("model_tokenizer_broken", "tokenizer.json", "{}");
+    replaced("model_template_broken", "chat_template.jinja", "{% for %}");
+}
+
+#[test]
+fn builds() {
+    let scene = Scene::new();
+    scene.check("dry_run", &scene.build().args(["--dry-run"]));
+    scene.check("too_many_rejects", &scene.build().with("--max-rejects", "1"));
+    scene.check("reject_fails", &scene.build().with("--on-reject", "fail"));
+    let folder = scene.corpus.output("file");
+    fs::write(&folder, b"a file").expect("a file");
+    scene.check("output_is_a_file", &scene.corpus.build(&folder));
+    // An unfinished build, as the reject limit left it.
+    scene.check("other_seed", &scene.build().args(["--seed", "9"]));
+    scene.check("build", &scene.build());
+    scene.check("build_again_json", &scene.build().args(["--json"]));
+    scene.check("build_split", &scene.build().args(["--split", "val=20%"]));
+    fs::write(scene.output().join("building.json"), b"{").expect("a damaged state");
+    scene.check("state_damaged", &scene.build());
+}
+
+#[test]
+fn interrupted_and_locked() {
+    let scene = Scene::new();
+    let lock = scene.output();
+    fs::create_dir(&lock).expect("the output");
+    // Another process holds the lock.
+    let holder = Run::program("flock", ["-x"]).args([lock.join("stoker.lock")]).args(["sleep", "60"]);
+    let holder = holder.start();
+    while !lock.join("stoker.lock").exists() || !is_locked(&lock.join("stoker.lock")) {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    fs::write(lock.join("stoker.lock"), b"{\"pid\":17,\"host\":\"box\"}").expect("a holder");
+    scene.check("locked", &scene.build());
+    drop(holder);
+}
+
+fn is_locked(path: &Path) -> bool {
+    let file = fs::File::open(path).expect("the lock");
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err()
+}
+
+#[test]
+fn looking_at_caches() {
+    let scene = Scene::new();
+    for command in ["verify", "inspect", "stats"] {
+        scene.check(&format!("{command}_missing"), &scene.on_cache(command));
+    }
+    let _ = scene.build().end().expect_code(0);
+    scene.check("verify", &scene.on_cache("verify"));
+    scene.check("verify_deep", &scene.on_cache("verify").args(["--deep"]));
+    scene.check("verify_json", &scene.on_cache("verify").args(["--json"]));
+    scene.check("stats", &scene.on_cache("stats"));
+    scene.check("inspect", &scene.on_cache("inspect"));
+    scene.check("inspect_row", &scene.on_cache("inspect").args(["--row", "0"]));
+    scene.check("inspect_sample", &scene.on_cache("inspect").args(["--sample", "b.jsonl:1"]));
+    scene.check("inspect_no_row", &scene.on_cache("inspect").args(["--row", "999"]));
+    scene.check("inspect_no_sample", &scene.on_cache("inspect").args(["--sample", "nobody"]));
+    fs::write(scene.output().join("manifest.json"), b"{}").expect("a damaged manifest");
+    for command in ["verify", "inspect", "stats"] {
+        scene.check(&format!("{command}_damaged"), &scene.on_cache(command));
+    }
+}
+
+#[test]
+fn text_only_data_needs_no_image() {
+    let scene = Scene::new();
+    let corpus = Corpus::empty();
+    corpus.write_lines("a.jsonl", &[chat("hello?", "yes"), chat("bye?", "yes")]);
+    let run = corpus.build(&corpus.output("cache"));
+    let folder = corpus.path().display().to_string();
+    snapshot::check("build_text_only", &run.end(), &[(&folder, "[FOLDER]")]);
+    drop(scene);
+}

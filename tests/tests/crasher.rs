@@ -1,0 +1,76 @@
+//! An image that takes the decoding process down costs its records, not the build (G4).
+//!
+//! Needs a `stoker` binary with the feature `fault-injection`, which aborts at the planted bytes.
+
+use std::fs;
+
+use serde_json::Value;
+use stoker_tests::cache::{files, table};
+use stoker_tests::command::Ended;
+use stoker_tests::corpus::{Corpus, vqa};
+
+/// Runs that may die before the guilty image is known: one for each planted image, and one spare.
+const RUNS_MAX: usize = 4;
+
+fn with_planted(count: usize) -> Corpus {
+    let corpus = Corpus::good(61, 15);
+    let mut lines: Vec<Value> = Vec::new();
+    for number in 0..count {
+        let name = format!("images/planted{number}.png");
+        corpus.write(&name, format!("STOKER-ABORT {number}").as_bytes());
+        lines.push(vqa(&name, "what kills?", "this"));
+        lines.push(vqa("images/000.png", &format!("and {number}?"), "not this"));
+    }
+    corpus.write_lines("planted.jsonl", &lines);
+    corpus
+}
+
+fn check(count: usize, threads: &str) {
+    let corpus = with_planted(count);
+    let output = corpus.output("cache");
+    let run = corpus.build(&output).with("--threads", threads).args(["--json"]);
+    let mut deaths = 0;
+    let ended: Ended = loop {
+        let ended = run.end();
+        if ended.signal != Some(6) {
+            break ended;
+        }
+        deaths += 1;
+        assert!(deaths < RUNS_MAX, "no end of deaths");
+    };
+    let report = ended.expect_code(0).json();
+    assert!(
+        deaths > 0,
+        "nothing died: build the binary with `--features stoker-builder/fault-injection`"
+    );
+    assert_eq!(report["rejected"], count);
+    assert_eq!(report["rejects"]["decoder_crash"], count);
+    let rejects = table(&output, "rejects");
+    for row in &rejects {
+        assert!(row["link"].starts_with("images/planted"), "{row:?}");
+    }
+    let left: Vec<String> = files(&output).into_keys().filter(|name| !name.contains('/')).collect();
+    assert!(!left.iter().any(|name| name == "crashers.json" || name == "in-flight"), "{left:?}");
+    // The finished cache is stable, though the images would kill again.
+    let again = run.end().expect_code(0).json();
+    assert_eq!(again["fingerprint"], report["fingerprint"]);
+}
+
+#[test]
+fn one_planted_image_costs_one_record() {
+    check(1, "1");
+}
+
+#[test]
+fn several_planted_images_cost_their_records() {
+    check(3, "2");
+}
+
+#[test]
+fn a_plan_survives_a_planted_image() {
+    let corpus = with_planted(2);
+    let output = corpus.output("cache");
+    let ended = corpus.build(&output).args(["--dry-run", "--json"]).end();
+    assert_eq!(ended.signal, None, "{}", ended.stderr);
+    let _ = fs::remove_dir_all(output);
+}
