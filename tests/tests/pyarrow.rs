@@ -89,16 +89,3 @@ fn pyarrow_reads_what_we_read() {
     assert_eq!(ours.len(), 23);
     assert_eq!(ours, theirs);
 }
-
-#[test]
-fn pyarrow_reads_the_golden_cache() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/v1");
-    for entry in std::fs::read_dir(golden).unwrap() {
-        let path = entry.unwrap().path();
-        if path.join("manifest.json").is_file() {
-            let ours = by_us(&path);
-            assert!(!ours.is_empty());
-            assert_eq!(ours, by_pyarrow(&path), "{}", path.display());
-        }
-    }
-}

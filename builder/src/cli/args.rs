@@ -25,6 +25,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Build a cache from JSONL records and their images
     Build(Box<BuildArgs>),
+    /// Check a cache: manifest, file hashes and, with --deep, every row
+    Verify(VerifyArgs),
+    /// Show what a cache holds, or one sample of it
+    Inspect(InspectArgs),
+    /// Show distributions of tokens, labels, patches and image sizes
+    Stats(StatsArgs),
     /// Prepare one image given on stdin and exit (used by the builder itself)
     #[command(hide = true)]
     TryImage(TryImageArgs),
