@@ -4,6 +4,7 @@ pub mod build;
 pub mod cli;
 pub mod error;
 pub mod image;
+pub mod inspect;
 pub mod limits;
 pub mod model;
 pub mod plan;
@@ -11,7 +12,9 @@ pub mod publish;
 pub mod record;
 pub mod reject;
 pub mod source;
+pub mod stats;
 pub mod text;
+pub mod verify;
 
 pub use error::{Error, Result};
 pub use reject::{Reason, Reject};

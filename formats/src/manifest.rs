@@ -26,7 +26,7 @@ const MAX_SPLIT_NAME_BYTES: usize = 64;
 pub struct Version {
     /// Raised when an older reader would misread.
     pub major: u32,
-    /// Raised when something is added that an older reader may ignore.
+    /// Raised when what is written changes without a new field: every reader of the major version reads it.
     pub minor: u32,
 }
 

@@ -1,7 +1,10 @@
 //! Why a cache cannot be opened or a row cannot be read.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A fault met while opening or reading a cache.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +19,20 @@ pub enum Error {
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
+    },
+    /// The folder holds no manifest.
+    #[error("no cache: there is no manifest.json in `{}`", path.display())]
+    NotACache {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Files that the manifest names are not there.
+    #[error("{} missing from `{}`:{}", counted(files.len()), root.display(), listed(files))]
+    Missing {
+        /// The cache's folder.
+        root: PathBuf,
+        /// All of them, relative to the folder.
+        files: Vec<String>,
     },
     /// A file holds other bytes than the manifest says.
     #[error("{what}: `{}`", path.display())]
@@ -33,16 +50,84 @@ pub enum Error {
         /// What is wrong with it.
         error: stoker_formats::Error,
     },
+    /// A row's shard cannot be read.
+    #[error("could not read {kind} row {row} of partition {partition}, shard {shard}: {error}")]
+    Row {
+        /// "image" or "sample".
+        kind: &'static str,
+        /// The partition.
+        partition: u32,
+        /// The shard's ordinal in the partition.
+        shard: u32,
+        /// The row's number in the partition.
+        row: u64,
+        /// What happened, with the file.
+        error: Box<Error>,
+    },
+    /// There is no such row.
+    #[error("no {kind} row {row}: partition {partition} has `{rows}`")]
+    NoRow {
+        /// "image" or "sample".
+        kind: &'static str,
+        /// The partition.
+        partition: u32,
+        /// The row that was asked for.
+        row: u64,
+        /// How many there are.
+        rows: u64,
+    },
+    /// There is no such partition.
+    #[error("no partition {partition}: the cache has `{partitions}`")]
+    NoPartition {
+        /// The partition that was asked for.
+        partition: u32,
+        /// How many there are.
+        partitions: u32,
+    },
+}
+
+fn counted(count: usize) -> String {
+    match count {
+        1 => "1 file is".to_owned(),
+        count => format!("{count} files are"),
+    }
+}
+
+fn listed(files: &[String]) -> String {
+    files.iter().map(|file| format!("\n  `{file}`")).collect()
 }
 
 impl Error {
+    /// An [`Error::Io`] maker for `map_err`.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    /// An [`Error::Formats`] maker for `map_err`.
+    pub(crate) fn formats(path: &Path) -> impl FnOnce(stoker_formats::Error) -> Self {
+        let path = path.to_path_buf();
+        move |error| Self::Formats { path, error }
+    }
+
     /// What to do about it, if there is something to say.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Io { .. } => None,
+            Self::Io { .. } | Self::NoRow { .. } | Self::NoPartition { .. } => None,
+            Self::NotACache { .. } => Some(
+                "give the folder that `stoker build` wrote; an unfinished build has no manifest yet",
+            ),
+            Self::Missing { .. } => Some(
+                "check that the disk is mounted, copy the files from an intact node, or run the build command again",
+            ),
             Self::Damaged { .. } => Some("run `stoker verify` to see what it costs"),
             Self::Formats { error, .. } => error.hint(),
+            Self::Row { error, .. } => error.hint(),
         }
     }
 }

@@ -10,3 +10,4 @@ pub mod mutate;
 pub mod s3;
 pub mod snapshot;
 pub mod strace;
+pub mod synthetic;

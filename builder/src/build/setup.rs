@@ -22,6 +22,9 @@ use crate::text::{TextOptions, TextPreparer, TextRecipe};
 /// Where compressed and remote inputs lie as plain text until the build is committed.
 pub(crate) const SPOOL_FOLDER: &str = "spool";
 
+/// Local files read at once: enough for a network file system, few enough to cost nothing.
+const LOCAL_READS_MAX: usize = 32;
+
 /// Threads that fetch and look at headers: waiting costs no thread, so a few are enough.
 pub(crate) fn fetching_threads(options: &BuildOptions) -> usize {
     options.threads.clamp(1, 4)
@@ -70,6 +73,7 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
     let publisher = Publisher::new(options.output.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(fetching_threads(options))
+        .max_blocking_threads(LOCAL_READS_MAX)
         .enable_all()
         .thread_name("fetch")
         .build()

@@ -54,7 +54,7 @@ pub(crate) struct BuildArgs {
     #[arg(long, default_value = "tv_path", value_name = "PROFILE")]
     pub(crate) profile: Profile,
     /// Major version of transformers that is the reference: 4 or 5
-    #[arg(long, default_value = "5", value_name = "MAJOR")]
+    #[arg(long, default_value = "5", value_parser = parse_generation, value_name = "MAJOR")]
     pub(crate) transformers: Generation,
     /// Least area of a resized image, in pixels [default: the model's]
     #[arg(long, value_name = "N")]
@@ -148,6 +148,14 @@ fn parse_schema(text: &str) -> Result<SchemaArg, String> {
     shape
         .map(|shape| SchemaArg(Some(shape)))
         .ok_or_else(|| format!("a shape is auto, {known}: `{text}`"))
+}
+
+fn parse_generation(text: &str) -> Result<Generation, String> {
+    match text {
+        "4" => Ok(Generation::V4),
+        "5" => Ok(Generation::V5),
+        _ => Err(format!("the oracle is transformers 4 or 5: `{text}`")),
+    }
 }
 
 #[derive(Debug, Args)]

@@ -2,8 +2,11 @@
 
 mod args;
 mod build;
+mod inspect;
 mod printer;
+mod stats;
 mod try_image;
+mod verify;
 
 use std::ffi::OsString;
 
@@ -37,6 +40,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 fn dispatch(command: &Command) -> Result<u8> {
     match command {
         Command::Build(args) => build::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Stats(args) => stats::run(args),
         Command::TryImage(args) => try_image::run(args).map(|()| DONE),
     }
 }

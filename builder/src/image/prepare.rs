@@ -46,6 +46,14 @@ pub struct Probe {
     pub working_bytes: u64,
 }
 
+impl Probe {
+    /// Bytes of the image's patches.
+    #[must_use]
+    pub fn patches_bytes(&self) -> u64 {
+        3 * u64::from(self.target[0]) * u64::from(self.target[1])
+    }
+}
+
 /// The decisions made from the header.
 struct Job {
     header: Header,

@@ -50,10 +50,10 @@ pub(super) fn dimensions(bytes: &[u8]) -> Result<(u32, u32), Reject> {
     );
     // A prefix may end before the frame: then the canvas speaks alone, and decoding will refuse it.
     for (name, payload) in chunks(bytes).skip(1) {
-        if let Ok(Some(inner)) = frame(name, payload) {
-            if inner != canvas {
-                return Err(corrupt("WebP"));
-            }
+        if let Ok(Some(inner)) = frame(name, payload)
+            && inner != canvas
+        {
+            return Err(corrupt("WebP"));
         }
     }
     Ok(canvas)

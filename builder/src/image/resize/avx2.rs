@@ -134,7 +134,7 @@ pub(super) fn vertical(src: &[u8], line: usize, dst: &mut [u8], axis: &Axis) {
                 column_blocks::<false>(window, line, out, axis, y);
             }
         }
-        if line % COLUMNS != 0 {
+        if !line.is_multiple_of(COLUMNS) {
             scalar::columns(src, line, out, axis, y, line / COLUMNS * COLUMNS);
         }
     }

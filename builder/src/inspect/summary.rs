@@ -1,0 +1,154 @@
+//! A cache in a few lines, from its manifest alone.
+//!
+//! Owns what the summary says. Invariant: opens no other file, so it works on a node that holds no shard.
+
+use std::fmt::Write;
+
+use indicatif::{HumanBytes, HumanCount};
+use serde::Serialize;
+use serde_json::Value;
+use stoker_formats::{FileName, Folder, InputEntry, SplitEntry};
+use stoker_reader::CacheFiles;
+
+/// Inputs that the text lists.
+const SHOWN_INPUTS_MAX: usize = 10;
+
+/// Bytes and number of files of one kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct FileCount {
+    /// How many.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What a cache holds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// The cache's folder.
+    pub cache: String,
+    /// Its identity.
+    pub fingerprint: String,
+    /// Format version, as `major.minor`.
+    pub format_version: String,
+    /// The program that wrote it.
+    pub created_by: String,
+    /// The plan that names the image folder.
+    pub image_plan_id: String,
+    /// The plan that names the text folder.
+    pub text_plan_id: String,
+    /// The splits.
+    pub splits: Vec<SplitEntry>,
+    /// The inputs.
+    pub inputs: Vec<InputEntry>,
+    /// Rejected records.
+    pub rejects: u64,
+    /// Image shards.
+    pub image_shards: FileCount,
+    /// Sample shards.
+    pub sample_shards: FileCount,
+    /// All other files that the manifest names.
+    pub other_files: FileCount,
+    /// The resolved build configuration.
+    pub recipe: Value,
+}
+
+/// Gathers what the manifest of `files` says.
+#[must_use]
+pub fn summarise(files: &CacheFiles) -> Summary {
+    let manifest = files.manifest();
+    let mut counts = [FileCount::default(); 3];
+    for file in files.expected() {
+        let kind = match (file.name, file.folder) {
+            (FileName::Shard { .. }, Folder::Images(_)) => 0,
+            (FileName::Shard { .. }, Folder::Text(_)) => 1,
+            _ => 2,
+        };
+        let count = &mut counts[kind];
+        count.files += 1;
+        count.bytes = count.bytes.saturating_add(file.entry.bytes);
+    }
+    let [image_shards, sample_shards, other_files] = counts;
+    let version = manifest.format_version;
+    Summary {
+        cache: files.root().display().to_string(),
+        fingerprint: manifest.fingerprint.to_string(),
+        format_version: format!("{}.{}", version.major, version.minor),
+        created_by: manifest.created_by.clone(),
+        image_plan_id: manifest.image_plan_id.to_string(),
+        text_plan_id: manifest.text_plan_id.to_string(),
+        splits: manifest.splits.clone(),
+        inputs: manifest.inputs.clone(),
+        rejects: manifest.tables.rejects.rows,
+        image_shards,
+        sample_shards,
+        other_files,
+        recipe: manifest.recipe.clone(),
+    }
+}
+
+impl Summary {
+    /// The summary for a person.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |name: &str, value: String| {
+            let _ = writeln!(text, "{name:<13} {value}");
+        };
+        line("cache", self.cache.clone());
+        line("fingerprint", self.fingerprint.clone());
+        line(
+            "format",
+            format!("{}, written by {}", self.format_version, self.created_by),
+        );
+        for split in &self.splits {
+            line(
+                "split",
+                format!(
+                    "{}: {} samples, {} tokens ({} learnt), {} images, {} partitions",
+                    split.name,
+                    HumanCount(split.samples),
+                    HumanCount(split.tokens),
+                    HumanCount(split.loss_tokens),
+                    HumanCount(split.images),
+                    split.partitions
+                ),
+            );
+        }
+        for input in self.inputs.iter().take(SHOWN_INPUTS_MAX) {
+            let (records, bytes) = (HumanCount(input.records), HumanBytes(input.bytes));
+            line(
+                "input",
+                format!("{}: {records} records, {bytes}", input.name.escape_debug()),
+            );
+        }
+        if let Some(more) = self
+            .inputs
+            .len()
+            .checked_sub(SHOWN_INPUTS_MAX)
+            .filter(|more| *more > 0)
+        {
+            line("input", format!("and {more} more"));
+        }
+        line("rejects", HumanCount(self.rejects).to_string());
+        let named = [
+            ("image shards", self.image_shards),
+            ("sample shards", self.sample_shards),
+            ("other files", self.other_files),
+        ];
+        for (name, count) in named {
+            line(
+                name,
+                format!("{}, {}", HumanCount(count.files), HumanBytes(count.bytes)),
+            );
+        }
+        for half in ["image", "text"] {
+            if let Some(fields) = self.recipe[half].as_object() {
+                for (name, value) in fields {
+                    line(&format!("{half} recipe"), format!("{name} = {value}"));
+                }
+            }
+        }
+        text
+    }
+}

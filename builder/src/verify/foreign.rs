@@ -1,0 +1,111 @@
+//! Files that lie in a cache's folders although the manifest does not name them.
+//!
+//! Owns telling ours from others'. Reports, never judges: such files are no damage. Invariant: looks two levels deep and
+//! follows no link below a plan's folder, so no tree can hold it up.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use stoker_formats::{FileName, Folder, MANIFEST_NAME};
+use stoker_reader::CacheFiles;
+
+use super::report::{Note, NoteKind};
+use crate::build::lock::LOCK_NAME;
+use crate::build::state::STATE_NAME;
+use crate::error::{Error, Result};
+
+/// What a builder keeps in the cache's folder: its lock, and of an unfinished build the state and what crashed.
+const BUILDER_FILES: [&str; 4] = [LOCK_NAME, STATE_NAME, "in-flight", "crashers.json"];
+
+/// Folders inside a plan's folder.
+const INNER: [&str; 4] = ["shards", "index", "receipts", "tables"];
+
+/// What ends the name of a file that was being written.
+const TEMPORARY: &str = ".tmp";
+
+/// Everything found, sorted by path.
+pub(super) fn find(files: &CacheFiles) -> Result<Vec<Note>> {
+    let mut notes = Vec::new();
+    let plans = [files.images(), files.text()];
+    for (name, is_folder) in list(files.root())? {
+        let kind = match name.parse::<Folder>() {
+            Ok(folder) if is_folder && plans.contains(&folder) => continue,
+            Ok(_) if is_folder => NoteKind::EarlierPlan,
+            _ if name == MANIFEST_NAME || BUILDER_FILES.contains(&name.as_str()) => continue,
+            _ => kind_of(&name),
+        };
+        notes.push(Note { path: name, kind });
+    }
+    let expected: BTreeSet<String> = files.expected().map(|file| file.relative()).collect();
+    for plan in plans {
+        find_in_plan(files.root(), plan, &expected, &mut notes)?;
+    }
+    notes.sort();
+    Ok(notes)
+}
+
+fn find_in_plan(
+    root: &Path,
+    plan: Folder,
+    expected: &BTreeSet<String>,
+    notes: &mut Vec<Note>,
+) -> Result<()> {
+    let folder = root.join(plan.to_string());
+    let mut found = Vec::new();
+    for (name, _) in list(&folder)? {
+        if INNER.contains(&name.as_str()) {
+            for (file, _) in list(&folder.join(&name))? {
+                found.push(format!("{name}/{file}"));
+            }
+        } else {
+            found.push(name);
+        }
+    }
+    for name in found {
+        let path = format!("{plan}/{name}");
+        if !expected.contains(&path) {
+            let ours = FileName::parse(&name).is_ok();
+            let kind = if ours {
+                NoteKind::Unlisted
+            } else {
+                kind_of(&name)
+            };
+            notes.push(Note { path, kind });
+        }
+    }
+    Ok(())
+}
+
+fn kind_of(name: &str) -> NoteKind {
+    if name.ends_with(TEMPORARY) {
+        NoteKind::Leftover
+    } else {
+        NoteKind::Foreign
+    }
+}
+
+/// Names in a folder, and whether each is a folder. A folder that is not there is empty: its files are missing anyway.
+fn list(folder: &Path) -> Result<Vec<(String, bool)>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(Error::io("list", folder)(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::io("list", folder))?;
+        // A link to a plan's folder is a plan's folder.
+        let is_folder = fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir());
+        names.push((entry.file_name().to_string_lossy().into_owned(), is_folder));
+    }
+    Ok(names)
+}

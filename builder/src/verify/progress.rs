@@ -1,0 +1,96 @@
+//! How far a check is: bytes, rate and time left, on stderr.
+//!
+//! Owns its display: a live bar on a terminal, a line every 10 s elsewhere. Nothing here reaches the report.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Between two lines where stderr is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// The bytes of one check.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    plain: bool,
+    total: u64,
+    done: AtomicU64,
+    start: Instant,
+    last_line: Mutex<Instant>,
+}
+
+impl Progress {
+    /// Of `total` bytes; seen only if `show`.
+    pub(super) fn new(show: bool, total: u64) -> Self {
+        let target = if show {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(Some(total), target);
+        let template = "verify {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, ETA {eta}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Self {
+            plain: show && bar.is_hidden(),
+            bar,
+            total,
+            done: AtomicU64::new(0),
+            start: Instant::now(),
+            last_line: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Counts bytes that were read.
+    pub(super) fn advance(&self, bytes: u64) {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.bar.inc(bytes);
+        if !self.plain {
+            return;
+        }
+        let mut last = self
+            .last_line
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if last.elapsed() >= LINE_EVERY {
+            *last = Instant::now();
+            let text = line(done, self.total, self.start.elapsed());
+            let _ = io::stderr().lock().write_all(text.as_bytes());
+        }
+    }
+
+    /// Ends the display.
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The line of a plain display.
+fn line(done: u64, total: u64, elapsed: Duration) -> String {
+    let rate = done as f64 / elapsed.as_secs_f64().max(1e-3);
+    let left = Duration::from_secs_f64(total.saturating_sub(done) as f64 / rate.max(1.0));
+    format!(
+        "verify: {} of {}, {}/s, ETA {}\n",
+        HumanBytes(done),
+        HumanBytes(total),
+        HumanBytes(rate as u64),
+        HumanDuration(left)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_line_says_bytes_rate_and_time_left() {
+        assert_eq!(
+            line(10 << 20, 50 << 20, Duration::from_secs(10)),
+            "verify: 10.00 MiB of 50.00 MiB, 1.00 MiB/s, ETA 40 seconds\n"
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! What a check found, for people and for machines.
+//!
+//! Owns the report's fields and its text. Invariant: damages stand in the manifest's order and notes by path, so two
+//! checks of the same cache say the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::Path;
+
+use indicatif::{HumanBytes, HumanCount};
+use serde::Serialize;
+use stoker_formats::MANIFEST_NAME;
+use stoker_reader::CacheFiles;
+
+use super::table_rows::sample_ids;
+use super::{Finding, NAMED_SAMPLES_MAX};
+
+/// Notes that the text shows; `--json` has all.
+const SHOWN_NOTES_MAX: usize = 10;
+
+/// How a file is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// It is not there.
+    Missing,
+    /// A folder, a device or the like stands in its place.
+    NotAFile,
+    /// The system refuses to read it.
+    Unreadable,
+    /// It is shorter than the manifest says.
+    Truncated,
+    /// It is longer than the manifest says.
+    Extended,
+    /// It has the right size and other content.
+    Changed,
+    /// Its hash is right, but it contradicts another file or a rule of the format.
+    Inconsistent,
+}
+
+/// One damaged file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The file, relative to the cache.
+    pub file: String,
+    /// How it is damaged.
+    pub fault: Fault,
+    /// The same for a person.
+    pub what: String,
+    /// How many samples cannot be read, or not with all their images, because of it.
+    pub lost_samples: u64,
+    /// The ids of the first of them; `row N` of the cache where the id is lost too.
+    pub first_lost: Vec<String>,
+}
+
+/// Why a file is noted that the manifest does not name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoteKind {
+    /// Named like a file of a cache, but the manifest does not name it.
+    Unlisted,
+    /// A folder of another plan.
+    EarlierPlan,
+    /// Left over by a write that did not end.
+    Leftover,
+    /// Not ours.
+    Foreign,
+}
+
+/// A file that the manifest does not name. No damage.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Note {
+    /// The file or folder, relative to the cache.
+    pub path: String,
+    /// Why it is noted.
+    pub kind: NoteKind,
+}
+
+/// The verdict on a cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The cache's folder.
+    pub cache: String,
+    /// Whether nothing is damaged.
+    pub sound: bool,
+    /// Whether every row was checked.
+    pub deep: bool,
+    /// The manifest's fingerprint; none if it cannot be read.
+    pub fingerprint: Option<String>,
+    /// Files that the manifest names.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Samples of the cache.
+    pub samples: u64,
+    /// Image rows of the cache.
+    pub images: u64,
+    /// Samples that some damage costs.
+    pub lost_samples: u64,
+    /// The damaged files.
+    pub damages: Vec<Damage>,
+    /// Files that the manifest does not name.
+    pub notes: Vec<Note>,
+}
+
+/// Puts findings and notes together; names the first lost samples.
+pub(super) fn make(
+    files: &CacheFiles,
+    deep: bool,
+    mut findings: Vec<Finding>,
+    notes: Vec<Note>,
+) -> Report {
+    let order: BTreeMap<_, usize> = files
+        .expected()
+        .zip(0..)
+        .map(|(file, place)| (super::key(&file), place))
+        .collect();
+    findings.sort_by_key(|found| order.get(&super::key(&found.file)).copied());
+    let named: BTreeSet<(u32, u64)> = findings
+        .iter()
+        .flat_map(first_lost)
+        .collect();
+    let ids = sample_ids(files, &named);
+    let name = |place: (u32, u64)| {
+        let number = row_number(files, place);
+        ids.get(&place)
+            .cloned()
+            .unwrap_or_else(|| format!("row {number}"))
+    };
+    let lost: BTreeSet<(u32, u64)> = findings
+        .iter()
+        .flat_map(|found| {
+            found
+                .lost
+                .rows
+                .iter()
+                .map(move |row| (found.lost.partition, *row))
+        })
+        .collect();
+    let splits = &files.manifest().splits;
+    let (count, bytes) = files.expected().fold((0, 0u64), |(count, bytes), file| {
+        (count + 1, bytes.saturating_add(file.entry.bytes))
+    });
+    Report {
+        cache: files.root().display().to_string(),
+        sound: findings.is_empty(),
+        deep,
+        fingerprint: Some(files.manifest().fingerprint.to_string()),
+        files: count,
+        bytes,
+        samples: splits.iter().map(|split| split.samples).sum(),
+        images: splits.iter().map(|split| split.images).sum(),
+        lost_samples: lost.len() as u64,
+        damages: findings
+            .iter()
+            .map(|found| Damage {
+                file: found.file.relative(),
+                fault: found.fault,
+                what: found.what.clone(),
+                lost_samples: found.lost.rows.len() as u64,
+                first_lost: first_lost(found).map(name).collect(),
+            })
+            .collect(),
+        notes,
+    }
+}
+
+fn first_lost(found: &Finding) -> impl Iterator<Item = (u32, u64)> + '_ {
+    let rows = found.lost.rows.iter().take(NAMED_SAMPLES_MAX);
+    rows.map(move |row| (found.lost.partition, *row))
+}
+
+/// The number in the cache of a partition's row.
+fn row_number(files: &CacheFiles, (partition, row): (u32, u64)) -> u64 {
+    let before = files.manifest().partitions.iter().take(partition as usize);
+    before
+        .map(|partition| partition.samples.index.rows)
+        .sum::<u64>()
+        + row
+}
+
+impl Report {
+    /// The report on a cache whose manifest cannot be read.
+    pub(super) fn of_manifest(root: &Path, deep: bool, what: String) -> Self {
+        let mut report = Self {
+            cache: root.display().to_string(),
+            sound: true,
+            deep,
+            fingerprint: None,
+            files: 0,
+            bytes: 0,
+            samples: 0,
+            images: 0,
+            lost_samples: 0,
+            damages: Vec::new(),
+            notes: Vec::new(),
+        };
+        report.add(Damage {
+            file: MANIFEST_NAME.into(),
+            fault: Fault::Changed,
+            what,
+            lost_samples: 0,
+            first_lost: Vec::new(),
+        });
+        report
+    }
+
+    pub(super) fn add(&mut self, damage: Damage) {
+        self.sound = false;
+        self.damages.insert(0, damage);
+    }
+
+    /// The report for a person.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(text, "cache        {}", self.cache);
+        if let Some(fingerprint) = &self.fingerprint {
+            let _ = writeln!(text, "fingerprint  {fingerprint}");
+            let _ = writeln!(
+                text,
+                "checked      {}, {}{}",
+                counted(self.files, "file"),
+                HumanBytes(self.bytes),
+                if self.deep {
+                    format!(
+                        ", every row of {} and {}",
+                        counted(self.samples, "sample"),
+                        counted(self.images, "image")
+                    )
+                } else {
+                    String::new()
+                }
+            );
+        }
+        for damage in &self.damages {
+            let _ = writeln!(text, "DAMAGED      {}", damage.file);
+            let _ = writeln!(text, "             {}", damage.what);
+            if self.fingerprint.is_some() {
+                let _ = writeln!(text, "             {}", cost_text(damage));
+            }
+        }
+        for note in self.notes.iter().take(SHOWN_NOTES_MAX) {
+            let what = match note.kind {
+                NoteKind::Unlisted => "not in the manifest",
+                NoteKind::EarlierPlan => "of another plan",
+                NoteKind::Leftover => "left over by an interrupted write",
+                NoteKind::Foreign => "not ours",
+            };
+            let _ = writeln!(text, "note         {}: {what}", note.path);
+        }
+        if let Some(more) = self
+            .notes
+            .len()
+            .checked_sub(SHOWN_NOTES_MAX)
+            .filter(|more| *more > 0)
+        {
+            let _ = writeln!(text, "note         and {more} more such files");
+        }
+        let _ = match (self.sound, &self.fingerprint) {
+            (true, _) => writeln!(text, "result       sound"),
+            (false, None) => writeln!(text, "result       damaged: the manifest"),
+            (false, Some(_)) => writeln!(
+                text,
+                "result       damaged: {}, {} lost",
+                counted(self.damages.len() as u64, "file"),
+                counted(self.lost_samples, "sample")
+            ),
+        };
+        if !self.sound {
+            text.push_str("hint         copy the damaged files from an intact node, or delete them and run the build command again\n");
+        }
+        text
+    }
+}
+
+fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", HumanCount(count))
+}
+
+fn cost_text(damage: &Damage) -> String {
+    if damage.lost_samples == 0 {
+        return "costs no sample".into();
+    }
+    let mut text = format!(
+        "costs {}: {}",
+        counted(damage.lost_samples, "sample"),
+        damage.first_lost.join(", ")
+    );
+    if damage.lost_samples > damage.first_lost.len() as u64 {
+        text.push_str(", ...");
+    }
+    text
+}

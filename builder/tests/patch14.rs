@@ -1,0 +1,79 @@
+//! Patch 14 and CLIP's mean and std (Qwen2-VL, Qwen2.5-VL), against a plain second implementation.
+
+use std::fs;
+use std::path::Path;
+
+use stoker_builder::image::{Generation, ImageRecipe, Preparer, Profile, expand, unpatchify};
+use stoker_builder::model::family::{Family, ImageConstants};
+
+const MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
+const STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
+
+fn recipe() -> ImageRecipe {
+    let constants = ImageConstants {
+        patch_size: 14,
+        merge_size: 2,
+        temporal_patch_size: 2,
+        image_mean: MEAN,
+        image_std: STD,
+        min_pixels: 3136,
+        max_pixels: 12_845_056,
+    };
+    let family = Family::Qwen25Vl;
+    ImageRecipe::new(Profile::TvPath, Generation::V5, family, &constants, None, None).unwrap()
+}
+
+/// Rows of `pixel_values`, straight from the written rule: block row, block column, row in block, column in
+/// block; inside a row channel, frame, y, x; each value normalised by itself.
+fn pixel_values(rgb: &[u8], height: usize, width: usize) -> Vec<f32> {
+    let (patch, merge) = (14, 2);
+    let block = patch * merge;
+    let mut values = Vec::new();
+    for block_row in 0..height / block {
+        for block_column in 0..width / block {
+            for inner in 0..merge * merge {
+                let top = block_row * block + inner / merge * patch;
+                let left = block_column * block + inner % merge * patch;
+                for channel in 0..3 {
+                    let mean = (MEAN[channel] as f32) * 255.0;
+                    let std = (STD[channel] as f32) * 255.0;
+                    for _frame in 0..2 {
+                        for y in top..top + patch {
+                            for x in left..left + patch {
+                                let byte = rgb[(y * width + x) * 3 + channel];
+                                values.push((f32::from(byte) - mean) / std);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    values
+}
+
+#[test]
+fn patches_of_14_pixels_follow_the_same_rules() {
+    let recipe = recipe();
+    let mut preparer = Preparer::new(recipe.clone());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/images");
+    for name in ["rgb_422.jpg", "gray.jpg", "tiny_1x1.png"] {
+        let bytes = fs::read(folder.join(name)).unwrap();
+        let prepared = preparer.prepare(&bytes).unwrap();
+        let [frames, rows, columns] = prepared.grid_thw;
+        assert_eq!(frames, 1, "{name}");
+        assert_eq!([rows * 14, columns * 14], prepared.size, "{name}");
+        assert!(rows % 2 == 0 && columns % 2 == 0, "{name}");
+        assert_eq!(prepared.patches.len(), (rows * columns) as usize * 588, "{name}");
+        let (height, width, rgb) =
+            unpatchify(&prepared.patches, prepared.grid_thw, &recipe).unwrap();
+        let expected = pixel_values(&rgb, height as usize, width as usize);
+        let values = expand(&prepared.patches, &recipe);
+        assert_eq!(values.len(), expected.len(), "{name}");
+        // The order must be exact; the last bit of a value depends on how mean * 255 is rounded, which
+        // the float table settles.
+        for (value, expected) in values.iter().zip(&expected) {
+            assert!((value - expected).abs() <= 1e-6, "{name}: {value} {expected}");
+        }
+    }
+}

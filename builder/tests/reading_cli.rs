@@ -1,0 +1,121 @@
+//! The reading commands as a user runs them: exit codes, streams, messages.
+
+#[path = "../../tests/src/synthetic.rs"]
+#[expect(unreachable_pub, dead_code, reason = "the tests crate owns it")]
+mod synthetic;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn made() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    synthetic::write(
+        folder.path(),
+        &synthetic::content(),
+        &synthetic::opaque_tables(),
+    );
+    folder
+}
+
+/// Runs `stoker COMMAND CACHE ARGS...`.
+fn stoker(command: &str, cache: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stoker"))
+        .arg(command)
+        .arg(cache)
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A stream, with the cache's folder as CACHE.
+fn text(bytes: &[u8], cache: &Path) -> String {
+    String::from_utf8(bytes.to_vec())
+        .unwrap()
+        .replace(cache.to_str().unwrap(), "CACHE")
+}
+
+#[test]
+fn verify_exits_0_1_or_2() {
+    let folder = made();
+    let cache = folder.path();
+    let sound = stoker("verify", cache, &["--deep", "--json"]);
+    assert_eq!(sound.status.code(), Some(0));
+    assert_eq!(json(&sound)["sound"], true);
+    fs::remove_file(cache.join(format!(
+        "text-{}/receipts/p0002-000000.json",
+        "22".repeat(16)
+    )))
+    .unwrap();
+    let damaged = stoker("verify", cache, &["--json"]);
+    assert_eq!(damaged.status.code(), Some(1));
+    assert_eq!(json(&damaged)["damages"][0]["fault"], "missing");
+    fs::remove_file(cache.join("manifest.json")).unwrap();
+    let none = stoker("verify", cache, &[]);
+    assert_eq!(none.status.code(), Some(2));
+    assert_eq!(
+        text(&none.stderr, cache),
+        "error: no cache: there is no manifest.json in `CACHE`\n\n\
+         hint: give the folder that `stoker build` wrote; an unfinished build has no manifest yet\n"
+    );
+    assert!(none.stdout.is_empty());
+}
+
+#[test]
+fn inspect_shows_a_sample_without_colour_in_a_pipe() {
+    let folder = made();
+    let cache = folder.path();
+    let by_id = stoker("inspect", cache, &["--sample", "train.jsonl:6"]);
+    let by_row = stoker("inspect", cache, &["--row", "5"]);
+    assert_eq!(by_id.status.code(), Some(0));
+    assert_eq!(by_id.stdout, by_row.stdout);
+    let shown = text(&by_id.stdout, cache);
+    assert!(
+        shown.contains("{+this is <|im_end|>+}") && !shown.contains('\u{1b}'),
+        "{shown}"
+    );
+    let value = json(&stoker("inspect", cache, &["--row", "5", "--json"]));
+    assert_eq!(
+        (&value["record_id"], &value["n_tokens"]),
+        (&"record-6".into(), &19.into())
+    );
+}
+
+#[test]
+fn inspect_says_what_it_needs() {
+    let folder = made();
+    let cache = folder.path();
+    let failed = stoker("inspect", cache, &["--image", "a.png"]);
+    assert_eq!(failed.status.code(), Some(2));
+    assert_eq!(
+        text(&failed.stderr, cache),
+        "error: --image needs a sample\n\nhint: add --sample ID or --row N\n"
+    );
+    let failed = stoker("inspect", cache, &["--row", "99"]);
+    assert_eq!(
+        text(&failed.stderr, cache),
+        "error: no row 99: the cache has `23` samples\n\nhint: rows count from 0\n"
+    );
+    assert_eq!(
+        json(&stoker("inspect", cache, &["--json"]))["splits"][0]["samples"],
+        18
+    );
+}
+
+#[test]
+fn stats_prints_text_or_json() {
+    let folder = made();
+    let cache = folder.path();
+    let shown = stoker("stats", cache, &[]);
+    assert_eq!(shown.status.code(), Some(0));
+    let shown = text(&shown.stdout, cache);
+    assert!(shown.starts_with("cache        CACHE\n"), "{shown}");
+    assert_eq!(
+        json(&stoker("stats", cache, &["--json"]))["samples"]["tokens"]["count"],
+        23
+    );
+}
