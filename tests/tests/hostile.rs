@@ -224,7 +224,7 @@ fn too_many_rejects_stop_the_build_and_a_higher_limit_goes_on() {
     let mut lines: Vec<_> = (0..200).map(|at| chat(&format!("number {at}?"), "yes")).collect();
     lines.push(vqa("images/gone.png", "where?", "nowhere"));
     corpus.write_lines("a.jsonl", &lines[..200]);
-    let bad = "{\"question\": \"q\"}\n".repeat(2);
+    let bad = "{\"question\": oops}\n".repeat(2);
     corpus.write("b.jsonl", format!("{}\n{bad}", lines[200]).as_bytes());
     let output = corpus.output("cache");
     for (limit, allowed) in [("0", 0), ("0.1%", 0), ("2", 2), ("1%", 2)] {
@@ -234,7 +234,7 @@ fn too_many_rejects_stop_the_build_and_a_higher_limit_goes_on() {
             "{}",
             ended.stderr
         );
-        assert!(ended.stderr.contains("wrong_type 2"), "{limit}: {}", ended.stderr);
+        assert!(ended.stderr.contains("bad_json 2"), "{limit}: {}", ended.stderr);
         assert!(ended.stderr.contains("hint: mend the records, or raise --max-rejects"));
         assert!(committed(&output).is_none());
     }

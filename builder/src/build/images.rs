@@ -117,10 +117,7 @@ fn fill(
         Counters::add(&counters.images, 1);
         context.progress.advance(1);
         let image = images[usize::try_from(item).unwrap_or(0)];
-        if let Some(mut source) = done.source {
-            source.item = item;
-            sink.read(source);
-        }
+        let source = done.source.map(|source| SourceEntry { item, ..source });
         match done.outcome {
             Ok(prepared) => {
                 let row = ImageRow {
@@ -130,12 +127,15 @@ fn fill(
                     patches: &prepared.patches,
                 };
                 counters.timed(Stage::Write, || {
+                    // First: the shard that ends here knows nothing of this item.
                     sink.make_room(item, &row, receipts)?;
+                    sink.read(source);
                     sink.push(item, &row)
                 })?;
             }
             Err(reject) => {
                 blame.image(image, reject.reason.code())?;
+                sink.read(source);
                 sink.reject(RejectEntry {
                     item,
                     reason: reject.reason.code().to_owned(),

@@ -142,9 +142,9 @@ impl<'a, K: Kind> Sink<'a, K> {
         }
     }
 
-    /// Notes what was read for an item.
-    pub(crate) fn read(&mut self, source: SourceEntry) {
-        self.open.sources.push(source);
+    /// Notes what was read for an item, if anything was.
+    pub(crate) fn read(&mut self, source: Option<SourceEntry>) {
+        self.open.sources.extend(source);
     }
 
     /// Notes a rejected item.
