@@ -1,7 +1,7 @@
 //! The reading commands as a user runs them: exit codes, streams, messages.
 
 #[path = "../../tests/src/synthetic.rs"]
-#[expect(unreachable_pub, dead_code, reason = "the tests crate owns it")]
+#[expect(unreachable_pub, reason = "the tests crate owns it")]
 mod synthetic;
 
 use std::fs;
