@@ -105,13 +105,14 @@ impl Summary {
             line(
                 "split",
                 format!(
-                    "{}: {} samples, {} tokens ({} learnt), {} images, {} partitions",
+                    "{}: {} samples, {} tokens ({} learnt), {} images, {} partition{}",
                     split.name,
                     HumanCount(split.samples),
                     HumanCount(split.tokens),
                     HumanCount(split.loss_tokens),
                     HumanCount(split.images),
-                    split.partitions
+                    split.partitions,
+                    if split.partitions == 1 { "" } else { "s" }
                 ),
             );
         }
