@@ -20,7 +20,15 @@ fn recipe() -> ImageRecipe {
         max_pixels: 12_845_056,
     };
     let family = Family::Qwen25Vl;
-    ImageRecipe::new(Profile::TvPath, Generation::V5, family, &constants, None, None).unwrap()
+    ImageRecipe::new(
+        Profile::TvPath,
+        Generation::V5,
+        family,
+        &constants,
+        None,
+        None,
+    )
+    .unwrap()
 }
 
 /// Rows of `pixel_values`, straight from the written rule: block row, block column, row in block, column in
@@ -64,7 +72,11 @@ fn patches_of_14_pixels_follow_the_same_rules() {
         assert_eq!(frames, 1, "{name}");
         assert_eq!([rows * 14, columns * 14], prepared.size, "{name}");
         assert!(rows % 2 == 0 && columns % 2 == 0, "{name}");
-        assert_eq!(prepared.patches.len(), (rows * columns) as usize * 588, "{name}");
+        assert_eq!(
+            prepared.patches.len(),
+            (rows * columns) as usize * 588,
+            "{name}"
+        );
         let (height, width, rgb) =
             unpatchify(&prepared.patches, prepared.grid_thw, &recipe).unwrap();
         let expected = pixel_values(&rgb, height as usize, width as usize);
@@ -73,7 +85,10 @@ fn patches_of_14_pixels_follow_the_same_rules() {
         // The order must be exact; the last bit of a value depends on how mean * 255 is rounded, which
         // the float table settles.
         for (value, expected) in values.iter().zip(&expected) {
-            assert!((value - expected).abs() <= 1e-6, "{name}: {value} {expected}");
+            assert!(
+                (value - expected).abs() <= 1e-6,
+                "{name}: {value} {expected}"
+            );
         }
     }
 }

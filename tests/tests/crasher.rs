@@ -28,7 +28,10 @@ fn with_planted(count: usize) -> Corpus {
 fn check(count: usize, threads: &str) {
     let corpus = with_planted(count);
     let output = corpus.output("cache");
-    let run = corpus.build(&output).with("--threads", threads).args(["--json"]);
+    let run = corpus
+        .build(&output)
+        .with("--threads", threads)
+        .args(["--json"]);
     let mut deaths = 0;
     let ended: Ended = loop {
         let ended = run.end();
@@ -49,8 +52,16 @@ fn check(count: usize, threads: &str) {
     for row in &rejects {
         assert!(row["link"].starts_with("images/planted"), "{row:?}");
     }
-    let left: Vec<String> = files(&output).into_keys().filter(|name| !name.contains('/')).collect();
-    assert!(!left.iter().any(|name| name == "crashers.json" || name == "in-flight"), "{left:?}");
+    let left: Vec<String> = files(&output)
+        .into_keys()
+        .filter(|name| !name.contains('/'))
+        .collect();
+    assert!(
+        !left
+            .iter()
+            .any(|name| name == "crashers.json" || name == "in-flight"),
+        "{left:?}"
+    );
     // The finished cache is stable, though the images would kill again.
     let again = run.end().expect_code(0).json();
     assert_eq!(again["fingerprint"], report["fingerprint"]);

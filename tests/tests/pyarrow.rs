@@ -89,3 +89,25 @@ fn pyarrow_reads_what_we_read() {
     assert_eq!(ours.len(), 23);
     assert_eq!(ours, theirs);
 }
+
+#[test]
+fn caches_of_every_released_version_are_read_as_they_were() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
+    let mut versions = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let cache = entry.unwrap().path();
+        if !cache.is_dir() {
+            continue;
+        }
+        let text = std::fs::read_to_string(cache.with_extension("jsonl")).unwrap();
+        let expected: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert!(!expected.is_empty());
+        assert_eq!(by_us(&cache), expected, "{}", cache.display());
+        assert_eq!(by_pyarrow(&cache), expected, "{}", cache.display());
+        versions += 1;
+    }
+    assert_eq!(versions, 1, "a released version's cache is missing");
+}

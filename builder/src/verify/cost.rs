@@ -87,7 +87,8 @@ fn lost_samples(
     let rows = rows_of(&entry.samples, ordinal);
     let input = open(files, file, ShardKind::Samples, &rows);
     let is_intact = |row: u64| {
-        let read = |entry: SampleEntry, input: &File| read_sample(input, partition, row, &entry).is_ok();
+        let read =
+            |entry: SampleEntry, input: &File| read_sample(input, partition, row, &entry).is_ok();
         let found = indexes.samples.as_ref().and_then(|index| index.get(row));
         found
             .zip(input.as_ref())
@@ -109,7 +110,8 @@ fn lost_images(
     let rows = rows_of(&entry.images, ordinal);
     let input = open(files, file, ShardKind::Images, &rows);
     let is_intact = |row: u64| {
-        let read = |entry: ImageEntry, input: &File| read_image(input, partition, row, &entry).is_ok();
+        let read =
+            |entry: ImageEntry, input: &File| read_image(input, partition, row, &entry).is_ok();
         let found = indexes.images.as_ref().and_then(|index| index.get(row));
         found
             .zip(input.as_ref())

@@ -116,10 +116,7 @@ pub(super) fn make(
         .map(|(file, place)| (super::key(&file), place))
         .collect();
     findings.sort_by_key(|found| order.get(&super::key(&found.file)).copied());
-    let named: BTreeSet<(u32, u64)> = findings
-        .iter()
-        .flat_map(first_lost)
-        .collect();
+    let named: BTreeSet<(u32, u64)> = findings.iter().flat_map(first_lost).collect();
     let ids = sample_ids(files, &named);
     let name = |place: (u32, u64)| {
         let number = row_number(files, place);
