@@ -43,13 +43,8 @@ fn median_ms(mut step: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<f64
 
 fn recipe(profile: Profile, max_pixels: u64) -> Result<ImageRecipe, Box<dyn Error>> {
     let constants = ImageConstants {
-        patch_size: 16,
-        merge_size: 2,
-        temporal_patch_size: 2,
-        image_mean: [0.5; 3],
-        image_std: [0.5; 3],
-        min_pixels: 65_536,
         max_pixels,
+        ..Family::Qwen3Vl.constants()
     };
     let generation = Generation::V5;
     Ok(ImageRecipe::new(

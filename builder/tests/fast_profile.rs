@@ -23,13 +23,8 @@ const PHOTOGRAPHS: [&str; 7] = [
 
 fn recipe(profile: Profile) -> ImageRecipe {
     let constants = ImageConstants {
-        patch_size: 16,
-        merge_size: 2,
-        temporal_patch_size: 2,
-        image_mean: [0.5; 3],
-        image_std: [0.5; 3],
-        min_pixels: 65536,
         max_pixels: MAX_PIXELS,
+        ..Family::Qwen3Vl.constants()
     };
     let family = Family::Qwen3Vl;
     ImageRecipe::new(profile, Generation::V5, family, &constants, None, None).unwrap()

@@ -25,13 +25,9 @@ fn read(name: &str) -> Vec<u8> {
 /// A recipe with small targets: these tests are about decoding.
 fn recipe() -> ImageRecipe {
     let constants = ImageConstants {
-        patch_size: 16,
-        merge_size: 2,
-        temporal_patch_size: 2,
-        image_mean: [0.5; 3],
-        image_std: [0.5; 3],
         min_pixels: 1024,
         max_pixels: 4096,
+        ..Family::Qwen3Vl.constants()
     };
     ImageRecipe::new(
         Profile::TvPath,

@@ -10,22 +10,14 @@ use stoker_builder::Reason;
 use stoker_builder::image::{
     Generation, ImageRecipe, Preparer, Profile, expand, probe, unpatchify,
 };
-use stoker_builder::model::family::{Family, ImageConstants};
+use stoker_builder::model::family::Family;
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden")
 }
 
 fn recipe(profile: Profile, generation: Generation) -> ImageRecipe {
-    let constants = ImageConstants {
-        patch_size: 16,
-        merge_size: 2,
-        temporal_patch_size: 2,
-        image_mean: [0.5; 3],
-        image_std: [0.5; 3],
-        min_pixels: 65536,
-        max_pixels: 16_777_216,
-    };
+    let constants = Family::Qwen3Vl.constants();
     ImageRecipe::new(profile, generation, Family::Qwen3Vl, &constants, None, None).unwrap()
 }
 

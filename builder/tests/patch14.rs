@@ -4,21 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use stoker_builder::image::{Generation, ImageRecipe, Preparer, Profile, expand, unpatchify};
-use stoker_builder::model::family::{Family, ImageConstants};
+use stoker_builder::model::family::Family;
 
 const MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
 
 fn recipe() -> ImageRecipe {
-    let constants = ImageConstants {
-        patch_size: 14,
-        merge_size: 2,
-        temporal_patch_size: 2,
-        image_mean: MEAN,
-        image_std: STD,
-        min_pixels: 3136,
-        max_pixels: 12_845_056,
-    };
+    let constants = Family::Qwen25Vl.constants();
     let family = Family::Qwen25Vl;
     ImageRecipe::new(
         Profile::TvPath,

@@ -4,7 +4,7 @@ use super::decode::{Decoder, inspect};
 use super::profile::AlphaRule;
 use super::recipe::ImageRecipe;
 use super::{Generation, Profile};
-use crate::model::family::{Family, ImageConstants};
+use crate::model::family::Family;
 
 const GREY: ::png::ColorType = ::png::ColorType::Grayscale;
 const INDEXED: ::png::ColorType = ::png::ColorType::Indexed;
@@ -36,15 +36,7 @@ fn png(
 
 /// Pixels with transparency dropped, pixels over white, and the colour still called transparent.
 fn decoded(bytes: &[u8]) -> (Vec<u8>, Vec<u8>, Option<[u8; 3]>) {
-    let constants = ImageConstants {
-        patch_size: 16,
-        merge_size: 2,
-        temporal_patch_size: 2,
-        image_mean: [0.5; 3],
-        image_std: [0.5; 3],
-        min_pixels: 65536,
-        max_pixels: 16_777_216,
-    };
+    let constants = Family::Qwen3Vl.constants();
     let recipe = ImageRecipe::new(
         Profile::TvPilobj,
         Generation::V5,
