@@ -64,6 +64,7 @@ impl Bench {
             },
             image_bytes_max: 10_000,
             deadlines,
+            ..SourceOptions::default()
         };
         let source = Source::new(options, runtime.handle().clone());
         Self {

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::budget::Budget;
+use super::early::Early;
 use super::in_flight::InFlight;
 use super::progress::Progress;
 use super::receipts::Layout;
@@ -41,6 +42,7 @@ pub(crate) struct Context {
     pub(crate) decode_memory: DecodeMemory,
     pub(crate) in_flight: InFlight,
     pub(crate) crashers: BTreeSet<ImageKey>,
+    pub(crate) early: Early,
     pub(crate) publisher: Publisher,
     pub(crate) progress: Progress,
     pub(crate) stop: Stop,

@@ -209,7 +209,11 @@ async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Resul
         source,
         _permit: permit,
     };
-    let fetched = match context.source.fetch(&link).await {
+    let fetched = match context.early.take(image) {
+        Some(answer) => answer.map_err(FetchError::Reject),
+        None => context.source.fetch(&link).await,
+    };
+    let fetched = match fetched {
         Ok(fetched) => fetched,
         Err(FetchError::Reject(reject)) => return Ok(rejected(reject, None, permit)),
         Err(FetchError::Stop(error)) => return Err(error),

@@ -6,6 +6,7 @@
 mod budget;
 mod commit;
 mod context;
+pub(crate) mod early;
 mod images;
 pub(crate) mod in_flight;
 pub mod lock;
@@ -38,6 +39,7 @@ use crate::error::{Error, Result};
 use crate::plan::estimate::{self, Estimate, Tools};
 use crate::publish::free_bytes;
 use context::{Context, DecodeMemory, Preparers};
+use early::Early;
 use in_flight::InFlight;
 use receipts::{ImageReceipts, Layout, SampleReceipts};
 use rejects::Rejected;
@@ -55,7 +57,7 @@ pub fn plan(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result<
     let setup = set_up(options, stop, progress)?;
     let layout = Layout::new(setup.ids);
     let notes = Notes::start(&setup, options)?;
-    let estimate = estimate_build(&setup, &layout, &notes, true)?;
+    let estimate = estimate_build(&setup, &layout, &notes, &Early::default(), true)?;
     setup
         .publisher
         .remove(Path::new(""), in_flight::IN_FLIGHT_NAME)?;
@@ -85,7 +87,8 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     rejected.check()?;
     let layout = Layout::new(setup.ids);
     let notes = Notes::start(&setup, options)?;
-    let estimate = estimate_build(&setup, &layout, &notes, false)?;
+    let early = Early::default();
+    let estimate = estimate_build(&setup, &layout, &notes, &early, false)?;
     let free = free_bytes(&options.output)?;
     if estimate.bytes() + RESERVE_BYTES > free {
         return Err(Error::DiskFull {
@@ -105,6 +108,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         decode_memory: DecodeMemory::new(options.memory_budget_bytes / 2),
         in_flight: notes.in_flight,
         crashers: notes.crashers,
+        early,
         layout,
         plan: setup.plan,
         image_recipe: setup.image_recipe,
@@ -148,7 +152,13 @@ fn resume_or_refuse(setup: &Setup, options: &BuildOptions) -> Result<()> {
 }
 
 /// What is still to be written: nothing for shards that earlier runs, or an earlier cache, have left.
-fn estimate_build(setup: &Setup, layout: &Layout, notes: &Notes, timed: bool) -> Result<Estimate> {
+fn estimate_build(
+    setup: &Setup,
+    layout: &Layout,
+    notes: &Notes,
+    early: &Early,
+    timed: bool,
+) -> Result<Estimate> {
     let tools = Tools {
         source: &setup.source,
         handle: setup.runtime.handle(),
@@ -158,6 +168,7 @@ fn estimate_build(setup: &Setup, layout: &Layout, notes: &Notes, timed: bool) ->
         output: setup.publisher.root(),
         crashers: &notes.crashers,
         in_flight: &notes.in_flight,
+        early,
     };
     estimate::estimate(&setup.plan, &tools, timed)
 }

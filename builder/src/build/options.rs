@@ -6,6 +6,7 @@ use std::str::FromStr;
 use crate::image::profile::{Generation, Profile};
 use crate::plan::SplitShare;
 use crate::record::{ImageTag, Shape};
+use crate::source::Deadlines;
 use crate::text::{LabelRule, Overlong};
 
 /// Default target size of a shard.
@@ -60,6 +61,8 @@ pub struct BuildOptions {
     pub s3_endpoint: Option<String>,
     /// Buckets that `s3://` links may name beside the inputs' own.
     pub allowed_buckets: Vec<String>,
+    /// How long to wait for a source, and how often to try.
+    pub deadlines: Deadlines,
     /// Drops an unfinished build of something else.
     pub restart: bool,
     /// After the commit, removes the folders of earlier plans.

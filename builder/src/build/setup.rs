@@ -88,6 +88,8 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
     let source = Source::new(
         SourceOptions {
             endpoint: options.s3_endpoint.clone(),
+            deadlines: options.deadlines,
+            stop: stop.clone(),
             ..SourceOptions::default()
         },
         runtime.handle().clone(),

@@ -3,10 +3,14 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::error::{Error, Result};
+
+/// Between two looks at the request while waiting: short beside the five seconds that a stop may take.
+const CHECK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Asked often, between items; cheap.
 #[derive(Debug, Clone, Default)]
@@ -45,6 +49,16 @@ impl Stop {
             signal => Err(Error::Interrupted {
                 signal: i32::try_from(signal).unwrap_or(SIGTERM),
             }),
+        }
+    }
+
+    /// Waits for the request.
+    pub(crate) async fn wait(&self) -> Error {
+        loop {
+            if let Err(error) = self.check() {
+                return error;
+            }
+            tokio::time::sleep(CHECK_PAUSE).await;
         }
     }
 

@@ -107,13 +107,8 @@ pub(crate) struct BuildArgs {
     /// Bound on bytes in flight between fetch and write
     #[arg(long, default_value = "2GiB", value_parser = parse_bytes, value_name = "SIZE")]
     pub(crate) memory_budget: u64,
-    /// S3 endpoint, for servers other than Amazon's
-    #[arg(
-        long,
-        env = "AWS_ENDPOINT_URL",
-        value_name = "URL",
-        hide_env_values = true
-    )]
+    /// S3 endpoint, for servers other than Amazon's [default: what the AWS settings say, as in AWS_ENDPOINT_URL]
+    #[arg(long, value_name = "URL")]
     pub(crate) s3_endpoint: Option<String>,
     /// Buckets that s3:// links may name, beside the inputs' own
     #[arg(long, num_args = 1.., value_name = "NAME")]

@@ -11,6 +11,7 @@ use super::{DONE, printer};
 use crate::build::options::RejectLimit;
 use crate::build::{self, BuildOptions, BuildReport, PlanReport, Progress, SplitReport, Stop};
 use crate::error::{Error, Result};
+use crate::source::Deadlines;
 
 pub(super) fn run(args: &BuildArgs) -> Result<u8> {
     let options = options(args);
@@ -64,6 +65,7 @@ fn options(args: &BuildArgs) -> BuildOptions {
         memory_budget_bytes: args.memory_budget,
         s3_endpoint: args.s3_endpoint.clone(),
         allowed_buckets: args.allow_bucket.clone(),
+        deadlines: Deadlines::default(),
         restart: args.restart,
         prune: args.prune,
     }

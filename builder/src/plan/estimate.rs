@@ -8,12 +8,13 @@ use stoker_formats::ImageKey;
 use tokio::runtime::Handle;
 
 use super::Plan;
+use crate::build::early::{Answer, Early};
 use crate::build::in_flight::InFlight;
 use crate::build::receipts::{ImageReceipts, Layout, SampleReceipts};
 use crate::error::Result;
 use crate::image::{ImageRecipe, Preparer, probe};
 use crate::record;
-use crate::source::{FetchError, Source};
+use crate::source::{FetchError, Fetched, Source};
 use crate::text::TextPreparer;
 
 /// Records looked at; their images are fetched whole.
@@ -58,6 +59,8 @@ pub(crate) struct Tools<'a> {
     /// Images that nobody may look into.
     pub(crate) crashers: &'a BTreeSet<ImageKey>,
     pub(crate) in_flight: &'a InFlight,
+    /// Keeps what is fetched here for the image stage.
+    pub(crate) early: &'a Early,
 }
 
 #[derive(Default)]
@@ -142,6 +145,21 @@ fn times(sum: Duration, seen: u64, all: u64) -> Duration {
     sum.mul_f64(all as f64 / seen.max(1) as f64)
 }
 
+/// What the source says of an image, asked at most once.
+fn fetch(plan: &Plan, image: u32, tools: &Tools<'_>) -> Result<Answer> {
+    if let Some(answer) = tools.early.get(image) {
+        return Ok(answer);
+    }
+    let (_, link) = plan.image_link(image)?;
+    let answer = match tools.handle.block_on(tools.source.fetch(&link)) {
+        Ok(fetched) => Ok(fetched),
+        Err(FetchError::Reject(reject)) => Err(reject),
+        Err(FetchError::Stop(error)) => return Err(error),
+    };
+    tools.early.keep(image, &answer);
+    Ok(answer)
+}
+
 /// Looks at one record. Whatever would be rejected adds nothing.
 fn look(
     plan: &Plan,
@@ -169,11 +187,8 @@ fn look(
         if tools.crashers.contains(&key) {
             continue;
         }
-        let (_, link) = plan.image_link(*image)?;
-        let bytes = match tools.handle.block_on(tools.source.fetch(&link)) {
-            Ok(fetched) => fetched.bytes,
-            Err(FetchError::Reject(_)) => continue,
-            Err(FetchError::Stop(error)) => return Err(error),
+        let Ok(Fetched { bytes, .. }) = fetch(plan, *image, tools)? else {
+            continue;
         };
         let _note = tools.in_flight.note(key);
         let Ok(probed) = probe(&bytes, tools.image_recipe) else {

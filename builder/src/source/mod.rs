@@ -28,6 +28,7 @@ pub use retry::Deadlines;
 pub use session::CredentialSource;
 pub use spool::{LocalText, spool};
 
+use crate::build::stop::Stop;
 use crate::error::Error;
 use crate::reject::Reject;
 use link::Target;
@@ -49,6 +50,8 @@ pub struct SourceOptions {
     pub image_bytes_max: u64,
     /// Timeouts and number of tries.
     pub deadlines: Deadlines,
+    /// A request to stop ends every wait for S3.
+    pub stop: Stop,
 }
 
 impl Default for SourceOptions {
@@ -58,6 +61,7 @@ impl Default for SourceOptions {
             credentials: CredentialSource::default(),
             image_bytes_max: IMAGE_BYTES_MAX,
             deadlines: Deadlines::default(),
+            stop: Stop::default(),
         }
     }
 }
@@ -109,11 +113,14 @@ impl Source {
         Self {
             handle,
             image_bytes_max: options.image_bytes_max,
-            s3: Arc::new(S3::new(SessionOptions {
-                endpoint: options.endpoint,
-                credentials: options.credentials,
-                deadlines: options.deadlines,
-            })),
+            s3: Arc::new(S3::new(
+                SessionOptions {
+                    endpoint: options.endpoint,
+                    credentials: options.credentials,
+                    deadlines: options.deadlines,
+                },
+                options.stop,
+            )),
         }
     }
 
@@ -145,6 +152,12 @@ impl Source {
                 })
             }
         }
+    }
+
+    /// # Errors
+    /// [`Error::Interrupted`] once the build is asked to stop.
+    fn check_stop(&self) -> Result<(), Error> {
+        self.s3.check_stop()
     }
 
     /// How many S3 requests may be in flight now: it adapts to throttling.

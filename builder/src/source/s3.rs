@@ -17,6 +17,7 @@ use super::local::too_many_bytes;
 use super::retry::{Deadlines, Fault, run};
 use super::session::{SessionOptions, Sessions};
 use super::{FetchError, Fetched};
+use crate::build::stop::Stop;
 
 /// Requests for pages of one listing that bring nothing new before the server is called broken.
 const EMPTY_PAGES_MAX: u32 = 100;
@@ -35,14 +36,33 @@ pub(super) struct S3 {
     sessions: Sessions,
     limiter: Arc<Limiter>,
     deadlines: Deadlines,
+    stop: Stop,
 }
 
 impl S3 {
-    pub(super) fn new(options: SessionOptions) -> Self {
+    pub(super) fn new(options: SessionOptions, stop: Stop) -> Self {
         Self {
             deadlines: options.deadlines,
             sessions: Sessions::new(options),
             limiter: Limiter::new(),
+            stop,
+        }
+    }
+
+    pub(super) fn check_stop(&self) -> Result<(), crate::Error> {
+        self.stop.check()
+    }
+
+    /// One request with its retries, given up when the build is asked to stop.
+    async fn run<T, A, F>(&self, uri: &str, attempt: A) -> Result<T, FetchError>
+    where
+        A: Fn(Option<u64>) -> F,
+        F: Future<Output = Result<T, Fault>>,
+    {
+        tokio::select! {
+            biased;
+            outcome = run(&self.deadlines, &self.limiter, uri, attempt) => outcome,
+            error = self.stop.wait() => Err(FetchError::Stop(error)),
         }
     }
 
@@ -59,20 +79,21 @@ impl S3 {
         uri: String,
         bytes_max: u64,
     ) -> Result<Fetched, FetchError> {
-        let (bytes, etag) = run(&self.deadlines, &self.limiter, &uri, |stale| async move {
-            let answer = self.send_get(bucket, key, None, stale).await?;
-            let bytes = announced(&answer)?;
-            if bytes > bytes_max {
-                return Err(Fault::Reject(too_many_bytes(bytes, bytes_max)));
-            }
-            let etag = answer.e_tag;
-            let body = read_body(answer.body, bytes, self.deadlines.stall).await?;
-            match error_document(&body, etag.as_deref()) {
-                Some(fault) => Err(fault),
-                None => Ok((body, etag)),
-            }
-        })
-        .await?;
+        let (bytes, etag) = self
+            .run(&uri, |stale| async move {
+                let answer = self.send_get(bucket, key, None, stale).await?;
+                let bytes = announced(&answer)?;
+                if bytes > bytes_max {
+                    return Err(Fault::Reject(too_many_bytes(bytes, bytes_max)));
+                }
+                let etag = answer.e_tag;
+                let body = read_body(answer.body, bytes, self.deadlines.stall).await?;
+                match error_document(&body, etag.as_deref()) {
+                    Some(fault) => Err(fault),
+                    None => Ok((body, etag)),
+                }
+            })
+            .await?;
         Ok(Fetched { bytes, uri, etag })
     }
 
@@ -90,7 +111,7 @@ impl S3 {
         let want = format!("bytes {}-{}/{total}", range.start, range.end - 1);
         let (header, want) = (&header, &want);
         let bytes = range.end - range.start;
-        run(&self.deadlines, &self.limiter, uri, |stale| async move {
+        self.run(uri, |stale| async move {
             let answer = self
                 .send_get(bucket, key, Some((header, etag)), stale)
                 .await?;
@@ -125,7 +146,7 @@ impl S3 {
         key: &str,
         uri: &str,
     ) -> Result<Object, FetchError> {
-        run(&self.deadlines, &self.limiter, uri, |stale| async move {
+        self.run(uri, |stale| async move {
             let session = self.sessions.get(stale).await?;
             let request = session.client.head_object().bucket(bucket).key(key);
             let answer = self
@@ -183,7 +204,7 @@ impl S3 {
         uri: &str,
         token: Option<&str>,
     ) -> Result<(Vec<Object>, Option<String>), FetchError> {
-        run(&self.deadlines, &self.limiter, uri, |stale| async move {
+        self.run(uri, |stale| async move {
             let session = self.sessions.get(stale).await?;
             let request = session
                 .client

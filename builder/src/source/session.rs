@@ -25,6 +25,9 @@ use super::retry::{Deadlines, Fault};
 /// The region where nothing names one: S3-compatible servers take any, AWS redirects with a hint.
 const REGION_FALLBACK: &str = "us-east-1";
 
+/// Where the environment may name an endpoint; the SDK prefers the first.
+const ENDPOINT_VARIABLES: [&str; 2] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"];
+
 const HINT_ENDPOINT: &str = "give --s3-endpoint (or AWS_ENDPOINT_URL) as `http://host:port` or \
     `https://host`, without user and query; credentials go into the AWS_* settings";
 const HINT_CREDENTIALS: &str =
@@ -152,12 +155,16 @@ async fn load(options: &SessionOptions) -> SdkConfig {
     let mut loader = aws_config::defaults(BehaviorVersion::latest())
         .http_client(https_client())
         .timeout_config(timeouts);
-    if let Some(endpoint) = &options.endpoint {
+    let in_environment = |name: &&str| std::env::var_os(name).is_some();
+    if options.endpoint.is_some() || ENDPOINT_VARIABLES.iter().any(in_environment) {
         // A server of one's own knows no instance metadata: asking for it only costs time.
         let region = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new())
             .or_else(ProfileFileRegionProvider::new())
             .or_else(Region::from_static(REGION_FALLBACK));
-        loader = loader.region(region).endpoint_url(endpoint);
+        loader = loader.region(region);
+    }
+    if let Some(endpoint) = &options.endpoint {
+        loader = loader.endpoint_url(endpoint);
     }
     match &options.credentials {
         CredentialSource::Chain => loader,

@@ -102,7 +102,7 @@ fn write_all(input: &InputFile, partial: &Path, dir: &Path, source: &Source) -> 
     };
     let mut file = File::create(partial).map_err(Error::io("create", partial))?;
     let free = free_bytes(dir)?;
-    let bytes = copy(input, &mut text, &mut file, (dir, partial), free)?;
+    let bytes = copy(input, &mut text, &mut file, (dir, partial), free, source)?;
     file.sync_all().map_err(Error::io("sync", partial))?;
     if let Place::Local(path) = &input.place {
         check_unchanged(input, path)?;
@@ -117,6 +117,7 @@ fn copy(
     file: &mut File,
     (dir, partial): (&Path, &Path),
     free: u64,
+    source: &Source,
 ) -> Result<u64, Error> {
     let bytes_max = free - free / FREE_SHARE_LEFT;
     let full = |needed| Error::DiskFull {
@@ -127,6 +128,7 @@ fn copy(
     let mut buffer = vec![0; COPY_BYTES];
     let mut bytes = 0;
     loop {
+        source.check_stop()?;
         let n = match text.read(&mut buffer) {
             Ok(0) => return Ok(bytes),
             Ok(n) => n,
@@ -395,6 +397,7 @@ mod tests {
             &mut file,
             (dir, &partial),
             free,
+            &bench.source(),
         );
         assert!(matches!(error, Err(Error::DiskFull { .. })));
         assert!(file.metadata().unwrap().len() <= free - free / FREE_SHARE_LEFT);

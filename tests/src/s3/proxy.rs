@@ -95,6 +95,8 @@ pub struct Faults {
     pub rates: Vec<(Fault, f64)>,
     /// How often one path may be spoilt; later requests for it go through.
     pub per_path_max: u32,
+    /// Only requests whose path ends with this are spoilt.
+    pub path_end: String,
     /// Added to every answer.
     pub latency: Duration,
 }
@@ -105,6 +107,7 @@ impl Default for Faults {
             seed: 1,
             rates: Vec::new(),
             per_path_max: u32::MAX,
+            path_end: String::new(),
             latency: Duration::ZERO,
         }
     }
@@ -225,9 +228,10 @@ impl Shared {
         seen.requests += 1;
         let line = head.lines().next().unwrap_or("");
         let path = line.split(['?', ' ']).nth(1).unwrap_or("").to_owned();
+        let chosen = path.ends_with(&faults.path_end);
         let (requests, spoilt) = seen.paths.entry(path).or_default();
         *requests += 1;
-        if *spoilt >= faults.per_path_max {
+        if !chosen || *spoilt >= faults.per_path_max {
             return None;
         }
         let mut hasher = DefaultHasher::new();
