@@ -126,20 +126,30 @@ fn a_second_signal_ends_at_once() {
     let corpus = Corpus::good(3, 6);
     let output = corpus.output("cache");
     for second in [Signal::INT, Signal::TERM] {
-        let run = slowed(&corpus.build(&output), 20_000).start();
+        let run = slowed(&corpus.build(&output), 6_000).start();
         let pid = wait_for("lock", || {
             holder(&output).filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
         });
-        // The first sync after the lock takes its 20 s.
+        // The first sync after the lock takes its 6 s.
         std::thread::sleep(Duration::from_millis(300));
         send(pid, Signal::INT);
         std::thread::sleep(Duration::from_millis(200));
+        assert!(!is_dead(pid), "the first signal ended it at once");
         send(pid, second);
         let sent = Instant::now();
-        let ended = run.wait();
+        // Strace itself waits for the end of the delay.
+        wait_for("end", || is_dead(pid).then_some(()));
         assert!(sent.elapsed() < Duration::from_secs(2), "{:?} {second:?}", sent.elapsed());
+        let ended = run.wait();
         assert_eq!(ended.code, Some(128 + second.as_raw()), "{}", ended.stderr);
     }
+}
+
+/// Whether the process is gone, or a zombie that its tracer has yet to reap.
+fn is_dead(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map_or("X", |(_, rest)| &rest[..1]);
+    matches!(state, "Z" | "X")
 }
 
 #[test]
