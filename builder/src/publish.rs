@@ -225,12 +225,10 @@ impl Pending {
     }
 }
 
-impl Write for Pending {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(writer) = &mut self.writer else {
-            return Err(io::Error::other("file is already published"));
-        };
-        writer.write(bytes).inspect_err(|error| {
+impl Pending {
+    /// Keeps a failed write's path and reason: encoders above pass only its text on.
+    fn keep_fault<T>(&self, outcome: io::Result<T>) -> io::Result<T> {
+        outcome.inspect_err(|error| {
             if error.kind() != io::ErrorKind::Interrupted {
                 let copy = error
                     .raw_os_error()
@@ -240,9 +238,20 @@ impl Write for Pending {
             }
         })
     }
+}
+
+impl Write for Pending {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(writer) = &mut self.writer else {
+            return Err(io::Error::other("file is already published"));
+        };
+        let outcome = writer.write(bytes);
+        self.keep_fault(outcome)
+    }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.as_mut().map_or(Ok(()), Write::flush)
+        let outcome = self.writer.as_mut().map_or(Ok(()), Write::flush);
+        self.keep_fault(outcome)
     }
 }
 

@@ -78,10 +78,15 @@ fn several_planted_images_cost_their_records() {
 }
 
 #[test]
-fn a_plan_survives_a_planted_image() {
+fn a_plan_learns_of_planted_images_too() {
     let corpus = with_planted(2);
     let output = corpus.output("cache");
-    let ended = corpus.build(&output).args(["--dry-run", "--json"]).end();
-    assert_eq!(ended.signal, None, "{}", ended.stderr);
+    let run = corpus.build(&output).args(["--dry-run", "--json"]);
+    let deaths = (0..RUNS_MAX)
+        .take_while(|_| run.end().signal == Some(6))
+        .count();
+    assert!(deaths < RUNS_MAX, "no end of deaths");
+    let plan = run.end().expect_code(0).json();
+    assert_eq!(plan["records"], 15 + 4);
     let _ = fs::remove_dir_all(output);
 }

@@ -118,12 +118,9 @@ fn latency_and_faults_of_s3_reach_no_row() {
     let server = Server::start(corpus.path()).expect("the S3 server");
     let mut all = None;
     for (seed, threads) in [(1, "1"), (2, "2"), (3, "4"), (4, "4")] {
-        let passing = [
-            Fault::SlowDown,
-            Fault::Reset,
-            Fault::TruncatedBody,
-            Fault::FlippedBit,
-        ];
+        // None that spoils a body: it would also take the code from the answer about the missing image,
+        // and a 404 that says nothing stops a build.
+        let passing = [Fault::SlowDown, Fault::InternalError, Fault::Reset];
         let mut faults = Faults::each(&passing, 0.1);
         faults.rates.push((Fault::SlowStart, 0.3));
         let proxy = Proxy::start(

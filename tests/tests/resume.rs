@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use stoker_tests::cache::{assert_same, committed, files};
-use stoker_tests::command::{Ended, Run, send};
+use stoker_tests::command::{Ended, Run, Running, send};
 use stoker_tests::corpus::Corpus;
 use stoker_tests::dice::Dice;
 use stoker_tests::strace::injected;
@@ -139,29 +140,61 @@ fn signals_stop_within_five_seconds_and_say_how_to_go_on() {
     clean.finish(&output, "after signals");
 }
 
+/// A build that waits for an S3 server which accepts connections and never answers.
+fn stalled(corpus: &Corpus, output: &Path) -> (TcpListener, Running) {
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = server.local_addr().expect("an address");
+    let run = corpus
+        .build_of(&["s3://data/set/a.jsonl".into()], output)
+        .with("--s3-endpoint", &format!("http://{address}"))
+        .env("AWS_ACCESS_KEY_ID", "key")
+        .env("AWS_SECRET_ACCESS_KEY", "secret")
+        .env("AWS_REGION", "us-east-1")
+        .start();
+    let _ = wait_for("lock", || holder(output).filter(|pid| *pid == run.pid()));
+    std::thread::sleep(Duration::from_millis(300));
+    (server, run)
+}
+
 #[test]
 fn a_second_signal_ends_at_once() {
     let corpus = Corpus::good(3, 6);
     let output = corpus.output("cache");
     for second in [Signal::INT, Signal::TERM] {
-        let run = slowed(&corpus.build(&output), 20_000).start();
-        let pid = wait_for("lock", || {
-            holder(&output).filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
-        });
-        // The first sync after the lock takes its 20 s.
-        std::thread::sleep(Duration::from_millis(300));
-        send(pid, Signal::INT);
+        let (_server, mut run) = stalled(&corpus, &output);
+        run.signal(Signal::INT);
         std::thread::sleep(Duration::from_millis(200));
-        send(pid, second);
+        assert!(!run.is_over(), "the first signal ended it at once");
+        run.signal(second);
         let sent = Instant::now();
         let ended = run.wait();
         assert!(
-            sent.elapsed() < Duration::from_secs(2),
+            sent.elapsed() < Duration::from_secs(1),
             "{:?} {second:?}",
             sent.elapsed()
         );
         assert_eq!(ended.code, Some(128 + second.as_raw()), "{}", ended.stderr);
     }
+}
+
+#[test]
+fn a_server_that_says_nothing_delays_no_stop() {
+    let corpus = Corpus::good(3, 6);
+    let (_server, run) = stalled(&corpus, &corpus.output("cache"));
+    run.signal(Signal::TERM);
+    let sent = Instant::now();
+    let ended = run.wait();
+    assert!(
+        sent.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        sent.elapsed()
+    );
+    assert_eq!(ended.code, Some(143), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("hint: what is done stays"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]

@@ -13,9 +13,16 @@ use crate::build::{self, BuildOptions, BuildReport, PlanReport, Progress, SplitR
 use crate::error::{Error, Result};
 use crate::source::Deadlines;
 
+/// Between two looks at the stop request.
+const STOP_CHECK: Duration = Duration::from_millis(100);
+
+/// A stop is promised within 5 s; a server that says nothing may keep a build longer.
+const STOP_TIME_MAX: Duration = Duration::from_secs(4);
+
 pub(super) fn run(args: &BuildArgs) -> Result<u8> {
     let options = options(args);
     let stop = Stop::on_signals().map_err(Error::io("watch for", "signals"))?;
+    end_in_time(stop.clone());
     let progress = Progress::on_stderr(options.threads);
     if args.dry_run {
         let report = build::plan(&options, &stop, &progress)?;
@@ -35,6 +42,22 @@ pub(super) fn run(args: &BuildArgs) -> Result<u8> {
         }
     }
     Ok(DONE)
+}
+
+/// Ends the process if a stop request is not answered in time, whatever the build is waiting for.
+/// That is no worse than a kill: what is published stays, and temp files are made anew.
+fn end_in_time(stop: Stop) {
+    std::thread::spawn(move || {
+        let error = loop {
+            match stop.check() {
+                Ok(()) => std::thread::sleep(STOP_CHECK),
+                Err(error) => break error,
+            }
+        };
+        std::thread::sleep(STOP_TIME_MAX);
+        printer::error(&error);
+        std::process::exit(error.exit_code().into());
+    });
 }
 
 fn options(args: &BuildArgs) -> BuildOptions {

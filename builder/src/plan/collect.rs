@@ -96,6 +96,10 @@ pub(crate) fn collect(
 
 fn detect_shape(file: &ToScan) -> Result<Shape> {
     let head = read_head(&file.path)?;
+    if head.iter().all(u8::is_ascii_whitespace) && (head.len() as u64) < DETECT_BYTES {
+        // No record, so any shape will do.
+        return Ok(Shape::Messages);
+    }
     let lines = head.split(|byte| *byte == b'\n');
     record::detect(lines).ok_or_else(|| Error::Input {
         what: "no record of a known shape near the start of the file".into(),

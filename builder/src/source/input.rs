@@ -70,6 +70,10 @@ pub(super) fn has_known_ending(name: &str) -> bool {
 /// [`Error::Input`] for what names no input or cannot be named, [`Error::Usage`] for local and S3
 /// inputs together, [`Error::Io`] and [`Error::Fetch`] for failures.
 pub fn list(uris: &[String], source: &Source) -> Result<Vec<InputFile>, Error> {
+    let remote = |uri: &String| uri.starts_with("s3://");
+    if uris.iter().any(remote) && !uris.iter().all(remote) {
+        return Err(mixed());
+    }
     let mut found = Vec::new();
     for uri in uris {
         found.extend(source.handle.block_on(expand(uri, &source.s3))?);
@@ -77,14 +81,16 @@ pub fn list(uris: &[String], source: &Source) -> Result<Vec<InputFile>, Error> {
     name(found)
 }
 
+fn mixed() -> Error {
+    Error::Usage {
+        what: "local inputs and S3 inputs do not go together".into(),
+        hint: "copy one to where the other is; images may lie elsewhere (--image-root)".into(),
+    }
+}
+
+/// Names what was found: all of it local, or all of it in S3.
 fn name(found: Vec<Found>) -> Result<Vec<InputFile>, Error> {
     let local = |file: &Found| matches!(file.place, Place::Local(_));
-    if found.iter().any(local) && !found.iter().all(local) {
-        return Err(Error::Usage {
-            what: "local inputs and S3 inputs do not go together".into(),
-            hint: "copy one to where the other is; images may lie elsewhere (--image-root)".into(),
-        });
-    }
     let mut files = Vec::with_capacity(found.len());
     for file in found {
         files.push((parts(&file.place)?, file));
