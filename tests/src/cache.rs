@@ -28,7 +28,11 @@ pub fn files(root: &Path) -> BTreeMap<String, String> {
         for entry in fs::read_dir(&folder).expect("a readable folder") {
             let entry = entry.expect("a readable folder");
             let path = entry.path();
-            let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            let name = path
+                .strip_prefix(root)
+                .unwrap_or(&path)
+                .display()
+                .to_string();
             if name == LOCK {
                 continue;
             }
@@ -56,7 +60,10 @@ pub fn assert_same(left: &BTreeMap<String, String>, right: &BTreeMap<String, Str
         return;
     }
     let only = |one: &BTreeMap<String, String>, other: &BTreeMap<String, String>| -> Vec<String> {
-        one.keys().filter(|name| !other.contains_key(*name)).cloned().collect()
+        one.keys()
+            .filter(|name| !other.contains_key(*name))
+            .cloned()
+            .collect()
     };
     let changed: Vec<&String> = left
         .iter()
@@ -174,7 +181,9 @@ pub fn table(root: &Path, kind: &str) -> Vec<TextRow> {
         .expect("rows")
         .map(|row| {
             let row = row.expect("a row");
-            row.get_column_iter().map(|(name, field)| (name.clone(), text(field))).collect()
+            row.get_column_iter()
+                .map(|(name, field)| (name.clone(), text(field)))
+                .collect()
         })
         .collect()
 }

@@ -141,7 +141,8 @@ impl Run {
     /// The same with more arguments.
     #[must_use]
     pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
-        self.args.extend(args.into_iter().map(|arg| arg.as_ref().into()));
+        self.args
+            .extend(args.into_iter().map(|arg| arg.as_ref().into()));
         self
     }
 
@@ -188,7 +189,10 @@ impl Run {
         command
             .args(&self.args)
             .env_clear()
-            .envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+            .envs(
+                KEPT.iter()
+                    .filter_map(|name| Some((name, std::env::var_os(name)?))),
+            )
             .env("LANG", "C.UTF-8")
             .env("TZ", "UTC")
             .env("HOME", "/nonexistent")

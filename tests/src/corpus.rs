@@ -14,8 +14,22 @@ use crate::dice::Dice;
 
 /// Words of the texts: short and long ones, other scripts, and what must never become a label.
 const WORDS: [&str; 16] = [
-    "a", "red", "cat", "sits", "beside", "the", "harbour", "crane", "assistant", "\u{fc}ber",
-    "\u{732b}", "<tag>", "12.5", "why?", "\u{1f6a2}", "and",
+    "a",
+    "red",
+    "cat",
+    "sits",
+    "beside",
+    "the",
+    "harbour",
+    "crane",
+    "assistant",
+    "\u{fc}ber",
+    "\u{732b}",
+    "<tag>",
+    "12.5",
+    "why?",
+    "\u{1f6a2}",
+    "and",
 ];
 
 /// A data set on disk, and room for caches beside it.
@@ -62,7 +76,10 @@ impl Corpus {
             let shape = number % files.len();
             files[shape].push(record(&mut dice, shape, number, images));
         }
-        for (name, lines) in ["a.jsonl", "b.jsonl", "sub/c.jsonl"].into_iter().zip(&files) {
+        for (name, lines) in ["a.jsonl", "b.jsonl", "sub/c.jsonl"]
+            .into_iter()
+            .zip(&files)
+        {
             corpus.write_lines(name, lines);
         }
         corpus
@@ -83,7 +100,10 @@ impl Corpus {
             .collect();
         lines.push("{\"question\": \"broken".into());
         lines.push(json!({"question": "no answer at all", "image": image_name(0)}).to_string());
-        lines.insert(2, vqa(&image_name(0), "between bad ones?", "yes").to_string());
+        lines.insert(
+            2,
+            vqa(&image_name(0), "between bad ones?", "yes").to_string(),
+        );
         corpus.write("d.jsonl", (lines.join("\n") + "\n").as_bytes());
         corpus
     }
@@ -139,8 +159,22 @@ impl Corpus {
             .args([model()])
             .args(["--output"])
             .args([output])
-            .args(["--threads", "1", "--partitions", "2", "--shard-bytes", "24KiB"])
-            .args(["--min-pixels", "1024", "--max-pixels", "6144", "--max-rejects", "100%"])
+            .args([
+                "--threads",
+                "1",
+                "--partitions",
+                "2",
+                "--shard-bytes",
+                "24KiB",
+            ])
+            .args([
+                "--min-pixels",
+                "1024",
+                "--max-pixels",
+                "6144",
+                "--max-rejects",
+                "100%",
+            ])
     }
 }
 

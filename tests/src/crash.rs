@@ -74,7 +74,11 @@ impl Scene {
             .filter(|point| names.contains(&point.call.as_str()))
             .collect();
         let every = every();
-        all.into_iter().enumerate().filter(|(at, _)| at % every == 0).map(|(_, point)| point).collect()
+        all.into_iter()
+            .enumerate()
+            .filter(|(at, _)| at % every == 0)
+            .map(|(_, point)| point)
+            .collect()
     }
 
     /// Runs the build with `fault` at `point` in a folder of its own.

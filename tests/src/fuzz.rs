@@ -138,14 +138,20 @@ pub fn link(bytes: &[u8]) {
             continue;
         }
         let path = canonical.strip_prefix("s3://bucket/").unwrap_or(canonical);
-        assert!(!canonical.starts_with('/') && !canonical.contains('\\'), "{canonical}");
+        assert!(
+            !canonical.starts_with('/') && !canonical.contains('\\'),
+            "{canonical}"
+        );
         assert!(!canonical.chars().any(char::is_control), "{canonical:?}");
         if path == canonical {
             let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
             assert!(path.split('/').all(plain), "{canonical}");
         }
         let again = resolve(canonical, base, &policy);
-        assert!(again.is_ok_and(|again| again.key() == link.key()), "{canonical}");
+        assert!(
+            again.is_ok_and(|again| again.key() == link.key()),
+            "{canonical}"
+        );
     }
 }
 
@@ -176,8 +182,11 @@ pub fn image(bytes: &[u8]) {
     };
     let probed = probed.expect("what can be prepared has a good header");
     assert_eq!(probed.grid_thw, prepared.grid_thw);
-    let patches: usize =
-        prepared.grid_thw.iter().map(|side| usize::try_from(*side).expect("positive")).product();
+    let patches: usize = prepared
+        .grid_thw
+        .iter()
+        .map(|side| usize::try_from(*side).expect("positive"))
+        .product();
     assert_eq!(prepared.patches.len(), patches * recipe.patch_bytes());
     assert!(u64::from(probed.source[0]) * u64::from(probed.source[1]) <= PIXELS_MAX);
 }

@@ -7,7 +7,16 @@ use crate::dice::Dice;
 /// An input grows by at most this much in one step.
 const GROWTH_BYTES_MAX: usize = 64;
 /// Numbers that sit on the edge of something.
-const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0x7fff_ffff, 0xffff_ffff, i64::MAX as u64, u64::MAX];
+const EDGES: [u64; 8] = [
+    0,
+    1,
+    0x7f,
+    0xff,
+    0x7fff_ffff,
+    0xffff_ffff,
+    i64::MAX as u64,
+    u64::MAX,
+];
 
 /// One of `seeds` with one to four changes; `tokens` are pasted in now and then.
 #[must_use]

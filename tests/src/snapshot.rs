@@ -20,7 +20,9 @@ const HASH_DIGITS: usize = 32;
 pub fn check(name: &str, ended: &Ended, masks: &[(&str, &str)]) {
     let mut text = format!(
         "exit code {}\n--- stdout\n{}--- stderr\n{}",
-        ended.code.map_or("none".to_owned(), |code| code.to_string()),
+        ended
+            .code
+            .map_or("none".to_owned(), |code| code.to_string()),
         closed(&ended.stdout),
         closed(&ended.stderr),
     );
@@ -34,13 +36,19 @@ pub fn check(name: &str, ended: &Ended, masks: &[(&str, &str)]) {
         fs::write(&path, &text).expect("the snapshot");
         return;
     }
-    let expected = fs::read_to_string(&path)
-        .unwrap_or_else(|_| panic!("no snapshot {name}; run with STOKER_UPDATE_SNAPSHOTS=1\n{text}"));
-    assert!(text == expected, "snapshot {name} differs\n--- expected\n{expected}\n--- found\n{text}");
+    let expected = fs::read_to_string(&path).unwrap_or_else(|_| {
+        panic!("no snapshot {name}; run with STOKER_UPDATE_SNAPSHOTS=1\n{text}")
+    });
+    assert!(
+        text == expected,
+        "snapshot {name} differs\n--- expected\n{expected}\n--- found\n{text}"
+    );
 }
 
 fn path(name: &str) -> PathBuf {
-    repository().join("tests/snapshots").join(format!("{name}.txt"))
+    repository()
+        .join("tests/snapshots")
+        .join(format!("{name}.txt"))
 }
 
 fn closed(text: &str) -> String {
@@ -54,7 +62,12 @@ fn closed(text: &str) -> String {
 /// Masks hashes, process ids, times and free space.
 fn mask(line: &str) -> String {
     let mut masked = hashes(line);
-    for (before, after) in [("pid ", " "), (" on host ", ")"), (" needed, ", " free"), ("\"seconds\":", ",}")] {
+    for (before, after) in [
+        ("pid ", " "),
+        (" on host ", ")"),
+        (" needed, ", " free"),
+        ("\"seconds\":", ",}"),
+    ] {
         masked = between(&masked, before, after);
     }
     for label in ["time  ", "free  "] {
@@ -80,7 +93,10 @@ fn hashes(line: &str) -> String {
     let mut masked = String::new();
     let mut rest = line;
     while !rest.is_empty() {
-        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()).len();
+        let digits = rest.len()
+            - rest
+                .trim_start_matches(|c: char| c.is_ascii_hexdigit())
+                .len();
         if digits >= HASH_DIGITS {
             masked.push_str("[HASH]");
             rest = &rest[digits..];
@@ -102,8 +118,14 @@ mod tests {
         let hash = "0123456789abcdef0123456789abcdef";
         assert_eq!(mask(&format!("a {hash} b")), "a [HASH] b");
         assert_eq!(mask("time         1.5 s"), "time         [VARIES]");
-        assert_eq!(mask("(pid 17 on host box) is"), "(pid [VARIES] on host [VARIES]) is");
-        assert_eq!(mask("12 bytes needed, 7 free"), "12 bytes needed, [VARIES] free");
+        assert_eq!(
+            mask("(pid 17 on host box) is"),
+            "(pid [VARIES] on host [VARIES]) is"
+        );
+        assert_eq!(
+            mask("12 bytes needed, 7 free"),
+            "12 bytes needed, [VARIES] free"
+        );
         assert_eq!(mask("{\"seconds\":0.25}"), "{\"seconds\":[VARIES]}");
         assert_eq!(mask("nothing at all, facade"), "nothing at all, facade");
     }

@@ -10,8 +10,20 @@ use crate::command::{Ended, Run};
 
 /// Calls that change what is on disk, by the names of all architectures.
 pub const CHANGING: [&str; 14] = [
-    "write", "pwrite64", "fsync", "fdatasync", "rename", "renameat", "renameat2", "unlink", "unlinkat",
-    "rmdir", "ftruncate", "mkdir", "mkdirat", "fchmod",
+    "write",
+    "pwrite64",
+    "fsync",
+    "fdatasync",
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "rmdir",
+    "ftruncate",
+    "mkdir",
+    "mkdirat",
+    "fchmod",
 ];
 
 /// One finished call.
@@ -56,7 +68,11 @@ impl Call {
         let changing = CHANGING.contains(&self.name.as_str())
             || (self.name.starts_with("open") && self.args.contains("O_CREAT"))
             || (self.name == "close" && self.args.contains(".tmp>"));
-        changing && self.paths().iter().any(|path| Path::new(path).starts_with(folder))
+        changing
+            && self
+                .paths()
+                .iter()
+                .any(|path| Path::new(path).starts_with(folder))
     }
 }
 
@@ -169,7 +185,10 @@ pub fn parse(text: &str) -> Vec<Call> {
             waiting.insert(thread, call);
             continue;
         }
-        let result = call.args.rsplit_once(" = ").map_or("-1", |(_, result)| result);
+        let result = call
+            .args
+            .rsplit_once(" = ")
+            .map_or("-1", |(_, result)| result);
         call.good = !result.starts_with('-') && !result.starts_with('?');
         calls.push(call);
     }
@@ -195,7 +214,10 @@ mod tests {
     fn calls_have_names_paths_results_and_places() {
         let calls = parse(TEXT);
         let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
-        assert_eq!(names, ["openat", "fsync", "write", "fsync", "write", "write"]);
+        assert_eq!(
+            names,
+            ["openat", "fsync", "write", "fsync", "write", "write"]
+        );
         assert_eq!((calls[2].begin, calls[2].end), (1, 3));
         assert_eq!(calls[0].paths(), ["/out/.a.tmp", "/x", "/out/.a.tmp"]);
         assert!(calls[2].good && !calls[3].good);

@@ -70,7 +70,11 @@ fn usage() {
         ("overlong_alone", "--overlong", "reject"),
         ("splits_leave_nothing", "--split", "val=99.99999%"),
         ("pixels_contradict", "--max-pixels", "100"),
-        ("image_root_http", "--image-root", "http://example.org/images"),
+        (
+            "image_root_http",
+            "--image-root",
+            "http://example.org/images",
+        ),
         ("image_root_missing", "--image-root", "/nonexistent/images"),
         ("bad_bucket", "--allow-bucket", "s3://bucket"),
     ] {
@@ -78,7 +82,10 @@ fn usage() {
     }
     scene.check("nothing_given", &Run::stoker(["build"]));
     let output = scene.output();
-    assert!(!output.join("manifest.json").exists(), "a refused build left a manifest");
+    assert!(
+        !output.join("manifest.json").exists(),
+        "a refused build left a manifest"
+    );
 }
 
 #[test]
@@ -88,9 +95,15 @@ fn inputs() {
     let of = |name: &str| scene.corpus.build_of(&[data.join(name)], &scene.output());
     scene.corpus.write("other/empty.jsonl", b"");
     scene.corpus.write("other/blank.jsonl", b"\n\n");
-    scene.corpus.write("other/noise.jsonl", b"not json\nat all\n");
-    scene.corpus.write("other/strange.jsonl", b"{\"text\": \"no known shape\"}\n");
-    scene.corpus.write("other/cut.jsonl.gz", b"\x1f\x8b\x08\x00\x00");
+    scene
+        .corpus
+        .write("other/noise.jsonl", b"not json\nat all\n");
+    scene
+        .corpus
+        .write("other/strange.jsonl", b"{\"text\": \"no known shape\"}\n");
+    scene
+        .corpus
+        .write("other/cut.jsonl.gz", b"\x1f\x8b\x08\x00\x00");
     fs::create_dir(data.join("nothing")).expect("a folder");
     for (name, input) in [
         ("input_missing", "missing.jsonl"),
@@ -112,7 +125,10 @@ fn inputs() {
         scene.check(name, &scene.corpus.build_of(&[uri.into()], &scene.output()));
     }
     let mixed = [data.join("a.jsonl"), "s3://bucket/a.jsonl".into()];
-    scene.check("input_mixed", &scene.corpus.build_of(&mixed, &scene.output()));
+    scene.check(
+        "input_mixed",
+        &scene.corpus.build_of(&mixed, &scene.output()),
+    );
 }
 
 #[test]
@@ -145,7 +161,11 @@ fn models() {
         fs::write(folder.join(file), text).expect("a model file");
         scene.check(name, &run());
     };
-    replaced("model_other_family", "config.json", "{\"model_type\": \"llava_next\"}");
+    replaced(
+        "model_other_family",
+        "config.json",
+        "{\"model_type\": \"llava_next\"}",
+    );
     replaced("model_config_broken", "config.json", "{");
     replaced("model_tokenizer_broken", "tokenizer.json", "{}");
     replaced("model_template_broken", "chat_template.jinja", "{% for %}");
@@ -155,13 +175,19 @@ fn models() {
 fn builds() {
     let scene = Scene::new();
     scene.check("dry_run", &scene.build().args(["--dry-run"]));
-    scene.check("too_many_rejects", &scene.build().with("--max-rejects", "1"));
+    scene.check(
+        "too_many_rejects",
+        &scene.build().with("--max-rejects", "1"),
+    );
     scene.check("reject_fails", &scene.build().with("--on-reject", "fail"));
     let folder = scene.corpus.output("file");
     fs::write(&folder, b"a file").expect("a file");
     scene.check("output_is_a_file", &scene.corpus.build(&folder));
     // An unfinished build: more rejects are found when the images are read.
-    scene.check("too_many_rejects_later", &scene.build().with("--max-rejects", "3"));
+    scene.check(
+        "too_many_rejects_later",
+        &scene.build().with("--max-rejects", "3"),
+    );
     scene.check("other_seed", &scene.build().args(["--seed", "9"]));
     scene.check("build", &scene.build());
     scene.check("build_again_json", &scene.build().args(["--json"]));
@@ -176,7 +202,9 @@ fn interrupted_and_locked() {
     let lock = scene.output();
     fs::create_dir(&lock).expect("the output");
     // Another process holds the lock.
-    let holder = Run::program("flock", ["-x"]).args([lock.join("stoker.lock")]).args(["sleep", "60"]);
+    let holder = Run::program("flock", ["-x"])
+        .args([lock.join("stoker.lock")])
+        .args(["sleep", "60"]);
     let holder = holder.start();
     while !lock.join("stoker.lock").exists() || !is_locked(&lock.join("stoker.lock")) {
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -203,10 +231,22 @@ fn looking_at_caches() {
     scene.check("verify_json", &scene.on_cache("verify").args(["--json"]));
     scene.check("stats", &scene.on_cache("stats"));
     scene.check("inspect", &scene.on_cache("inspect"));
-    scene.check("inspect_row", &scene.on_cache("inspect").args(["--row", "0"]));
-    scene.check("inspect_sample", &scene.on_cache("inspect").args(["--sample", "b.jsonl:1"]));
-    scene.check("inspect_no_row", &scene.on_cache("inspect").args(["--row", "999"]));
-    scene.check("inspect_no_sample", &scene.on_cache("inspect").args(["--sample", "nobody"]));
+    scene.check(
+        "inspect_row",
+        &scene.on_cache("inspect").args(["--row", "0"]),
+    );
+    scene.check(
+        "inspect_sample",
+        &scene.on_cache("inspect").args(["--sample", "b.jsonl:1"]),
+    );
+    scene.check(
+        "inspect_no_row",
+        &scene.on_cache("inspect").args(["--row", "999"]),
+    );
+    scene.check(
+        "inspect_no_sample",
+        &scene.on_cache("inspect").args(["--sample", "nobody"]),
+    );
     fs::write(scene.output().join("manifest.json"), b"{}").expect("a damaged manifest");
     for command in ["verify", "inspect", "stats"] {
         scene.check(&format!("{command}_damaged"), &scene.on_cache(command));

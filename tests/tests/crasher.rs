@@ -28,7 +28,10 @@ fn with_planted(count: usize) -> Corpus {
 fn check(count: usize, threads: &str) {
     let corpus = with_planted(count);
     let output = corpus.output("cache");
-    let run = corpus.build(&output).with("--threads", threads).args(["--json"]);
+    let run = corpus
+        .build(&output)
+        .with("--threads", threads)
+        .args(["--json"]);
     let mut deaths = 0;
     let ended: Ended = loop {
         let ended = run.end();
@@ -49,8 +52,16 @@ fn check(count: usize, threads: &str) {
     for row in &rejects {
         assert!(row["link"].starts_with("images/planted"), "{row:?}");
     }
-    let left: Vec<String> = files(&output).into_keys().filter(|name| !name.contains('/')).collect();
-    assert!(!left.iter().any(|name| name == "crashers.json" || name == "in-flight"), "{left:?}");
+    let left: Vec<String> = files(&output)
+        .into_keys()
+        .filter(|name| !name.contains('/'))
+        .collect();
+    assert!(
+        !left
+            .iter()
+            .any(|name| name == "crashers.json" || name == "in-flight"),
+        "{left:?}"
+    );
     // The finished cache is stable, though the images would kill again.
     let again = run.end().expect_code(0).json();
     assert_eq!(again["fingerprint"], report["fingerprint"]);
@@ -71,7 +82,9 @@ fn a_plan_learns_of_planted_images_too() {
     let corpus = with_planted(2);
     let output = corpus.output("cache");
     let run = corpus.build(&output).args(["--dry-run", "--json"]);
-    let deaths = (0..RUNS_MAX).take_while(|_| run.end().signal == Some(6)).count();
+    let deaths = (0..RUNS_MAX)
+        .take_while(|_| run.end().signal == Some(6))
+        .count();
     assert!(deaths < RUNS_MAX, "no end of deaths");
     let plan = run.end().expect_code(0).json();
     assert_eq!(plan["records"], 15 + 4);

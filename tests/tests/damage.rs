@@ -34,16 +34,32 @@ fn every_damaged_file_is_found() {
         flipped[at] ^= 1 << dice.below(8);
         let shorter = whole[..whole.len() - 1].to_vec();
         let longer = [&whole[..], &[0]].concat();
-        for (what, bytes) in [("a flipped bit", flipped), ("a byte less", shorter), ("a byte more", longer)] {
+        for (what, bytes) in [
+            ("a flipped bit", flipped),
+            ("a byte less", shorter),
+            ("a byte more", longer),
+        ] {
             fs::write(&path, bytes).expect("a damaged file");
             let ended = verify(&cache);
-            assert_eq!(ended.code, Some(1), "{what} in {name}: {}{}", ended.stdout, ended.stderr);
+            assert_eq!(
+                ended.code,
+                Some(1),
+                "{what} in {name}: {}{}",
+                ended.stdout,
+                ended.stderr
+            );
             tried += 1;
         }
         fs::remove_file(&path).expect("a file less");
         let ended = verify(&cache);
         let code = if name == "manifest.json" { 2 } else { 1 };
-        assert_eq!(ended.code, Some(code), "{name} gone: {}{}", ended.stdout, ended.stderr);
+        assert_eq!(
+            ended.code,
+            Some(code),
+            "{name} gone: {}{}",
+            ended.stdout,
+            ended.stderr
+        );
         fs::write(&path, &whole).expect("the whole file");
     }
     assert!(tried > 60, "{tried}");

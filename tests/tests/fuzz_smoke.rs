@@ -20,9 +20,27 @@ const TIME_MAX: Duration = Duration::from_secs(7);
 /// Seeds larger than this only slow the mutations down.
 const SEED_BYTES_MAX: usize = 64 << 10;
 
-const JSON: [&[u8]; 8] = [b"{", b"]", b"\"", b",", b"null", b"1e999", b"\\ud800", b"[[[[[[[["];
-const LINKS: [&[u8]; 9] =
-    [b"../", b"./", b"//", b"s3://bucket/", b"data:", b"%2e%2e/", b"\\", b"\0", b"file://"];
+const JSON: [&[u8]; 8] = [
+    b"{",
+    b"]",
+    b"\"",
+    b",",
+    b"null",
+    b"1e999",
+    b"\\ud800",
+    b"[[[[[[[[",
+];
+const LINKS: [&[u8]; 9] = [
+    b"../",
+    b"./",
+    b"//",
+    b"s3://bucket/",
+    b"data:",
+    b"%2e%2e/",
+    b"\\",
+    b"\0",
+    b"file://",
+];
 
 /// Runs `body` over seeds and mutations; gives the first input that breaks it.
 fn hunt(body: Body, seeds: &[Vec<u8>], tokens: &[&[u8]]) -> Option<Vec<u8>> {
@@ -67,20 +85,30 @@ fn seeds(target: &str, corpus: &Corpus, cache: &Path) -> Vec<Vec<u8>> {
             let manifest: serde_json::Value =
                 serde_json::from_slice(&read(&cache.join("manifest.json"))).expect("JSON");
             let recipe = &manifest["recipe"];
-            [&recipe["image"], &recipe["text"]].map(|half| half.to_string().into_bytes()).into()
+            [&recipe["image"], &recipe["text"]]
+                .map(|half| half.to_string().into_bytes())
+                .into()
         }
         "record" => ["a.jsonl", "b.jsonl", "sub/c.jsonl", "d.jsonl"]
             .iter()
             .flat_map(|name| {
                 let text = read(&corpus.data().join(name));
-                text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>()
+                text.split(|byte| *byte == b'\n')
+                    .map(<[u8]>::to_vec)
+                    .collect::<Vec<_>>()
             })
             .collect(),
-        "link" => ["images/a.png", "../b.jpg", "s3://bucket/prefix/c.png", "data:image/png;base64,iVBORw0K"]
-            .map(|link| link.as_bytes().to_vec())
-            .into(),
+        "link" => [
+            "images/a.png",
+            "../b.jpg",
+            "s3://bucket/prefix/c.png",
+            "data:image/png;base64,iVBORw0K",
+        ]
+        .map(|link| link.as_bytes().to_vec())
+        .into(),
         _ => {
-            let golden = fs::read_dir(repository().join("tests/golden/images")).expect("golden images");
+            let golden =
+                fs::read_dir(repository().join("tests/golden/images")).expect("golden images");
             golden
                 .map(|entry| read(&entry.expect("a golden image").path()))
                 .chain([read(&corpus.data().join(image_name(0)))])
@@ -106,7 +134,11 @@ fn no_target_breaks() {
         if let Some(input) = hunt(body, &seeds, tokens) {
             let path = std::env::temp_dir().join(format!("stoker-fuzz-{target}"));
             fs::write(&path, &input).expect("the input");
-            panic!("target {target} breaks on {} bytes: {}", input.len(), path.display());
+            panic!(
+                "target {target} breaks on {} bytes: {}",
+                input.len(),
+                path.display()
+            );
         }
     }
 }

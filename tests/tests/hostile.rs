@@ -43,30 +43,86 @@ fn lines() -> Vec<Line> {
     let many = vec!["\"images/000.png\""; 70_000].join(",");
     let long_name = "n".repeat(5_000);
     vec![
-        (text("\u{feff}{\"question\":\"with a mark\",\"answer\":\"a\"}"), "", None),
-        (text("{\"question\":\"carriage return\",\"answer\":\"a\"}\r"), "", None),
-        (b"{\"question\":\"\xff\",\"answer\":\"a\"}".to_vec(), "bad_utf8", Some("13")),
-        (b"{\"question\":\"\xed\xa0\x80\",\"answer\":\"a\"}".to_vec(), "bad_utf8", Some("13")),
-        (text("{\"question\":\"q\",\"answer\":\"a\",\"answer\":\"b\"}"), "bad_json", None),
+        (
+            text("\u{feff}{\"question\":\"with a mark\",\"answer\":\"a\"}"),
+            "",
+            None,
+        ),
+        (
+            text("{\"question\":\"carriage return\",\"answer\":\"a\"}\r"),
+            "",
+            None,
+        ),
+        (
+            b"{\"question\":\"\xff\",\"answer\":\"a\"}".to_vec(),
+            "bad_utf8",
+            Some("13"),
+        ),
+        (
+            b"{\"question\":\"\xed\xa0\x80\",\"answer\":\"a\"}".to_vec(),
+            "bad_utf8",
+            Some("13"),
+        ),
+        (
+            text("{\"question\":\"q\",\"answer\":\"a\",\"answer\":\"b\"}"),
+            "bad_json",
+            None,
+        ),
         (text(&format!("{{\"question\":{deep}")), "bad_json", None),
-        (text("{\"question\":\"q\",\"answer\":\"a\",\"x\":NaN}"), "bad_json", None),
-        (text("{\"question\":\"q\",\"answer\":\"a\",\"x\":1e999}"), "bad_json", None),
-        (text("{\"question\":\"q\",\"answer\":\"a\",\"x\":123456789012345678901234567890}"), "", None),
+        (
+            text("{\"question\":\"q\",\"answer\":\"a\",\"x\":NaN}"),
+            "bad_json",
+            None,
+        ),
+        (
+            text("{\"question\":\"q\",\"answer\":\"a\",\"x\":1e999}"),
+            "bad_json",
+            None,
+        ),
+        (
+            text("{\"question\":\"q\",\"answer\":\"a\",\"x\":123456789012345678901234567890}"),
+            "",
+            None,
+        ),
         (text("{\"question\":\"q\",\"answer\":"), "bad_json", None),
-        (text("{\"question\":\"q\",\"answer\":\"a\"} {}"), "bad_json", None),
-        (text("{\"question\":\"a \\ud800 b\",\"answer\":\"a\"}"), "bad_json", None),
-        (text("{\"question\":\"raw\ttab\",\"answer\":\"a\"}"), "bad_json", None),
+        (
+            text("{\"question\":\"q\",\"answer\":\"a\"} {}"),
+            "bad_json",
+            None,
+        ),
+        (
+            text("{\"question\":\"a \\ud800 b\",\"answer\":\"a\"}"),
+            "bad_json",
+            None,
+        ),
+        (
+            text("{\"question\":\"raw\ttab\",\"answer\":\"a\"}"),
+            "bad_json",
+            None,
+        ),
         (text("[1, 2]"), "bad_json", Some("0")),
         (text("\"text\""), "bad_json", Some("0")),
         (text("{}"), "unknown_shape", None),
-        (text("{\"question\":7,\"answer\":\"a\"}"), "wrong_type", None),
+        (
+            text("{\"question\":7,\"answer\":\"a\"}"),
+            "wrong_type",
+            None,
+        ),
         (text("{\"question\":\"q\"}"), "wrong_type", None),
-        (text("{\"question\":\"q\",\"answer\":\"a\",\"video\":\"v.mp4\"}"), "wrong_type", None),
+        (
+            text("{\"question\":\"q\",\"answer\":\"a\",\"video\":\"v.mp4\"}"),
+            "wrong_type",
+            None,
+        ),
         (ask("7"), "wrong_type", None),
         (ask("[[]]"), "wrong_type", None),
         (ask("\"images/gone.png\""), "missing_image", None),
         (ask("\"images/000.png/deeper\""), "missing_image", None),
-        (ask(&format!("\"images/{long_name}.png\"")), "missing_image", None),
+        (
+            ask(&format!("\"images/{long_name}.png\"")),
+            "missing_image",
+            None,
+        ),
         (ask("\"images\""), "forbidden_link", None),
         (ask("\"images/fifo.png\""), "forbidden_link", None),
         (ask("\"images/zero.png\""), "forbidden_link", None),
@@ -82,9 +138,21 @@ fn lines() -> Vec<Line> {
         (ask("\"images/square.jpg\""), "too_many_pixels", None),
         (ask("\"images/empty.png\""), "not_an_image", None),
         (ask(&format!("[{many}]")), "image_count_mismatch", None),
-        (text(&json!({"id": "i".repeat(100_000), "question": "q", "answer": "a"}).to_string()), "wrong_type", None),
-        (text("{\"id\":{\"a\":1},\"question\":\"q\",\"answer\":\"a\"}"), "", None),
-        (text("  {\"question\":\"spaces around\",\"answer\":\"a\"}  "), "", None),
+        (
+            text(&json!({"id": "i".repeat(100_000), "question": "q", "answer": "a"}).to_string()),
+            "wrong_type",
+            None,
+        ),
+        (
+            text("{\"id\":{\"a\":1},\"question\":\"q\",\"answer\":\"a\"}"),
+            "",
+            None,
+        ),
+        (
+            text("  {\"question\":\"spaces around\",\"answer\":\"a\"}  "),
+            "",
+            None,
+        ),
     ]
 }
 
@@ -96,8 +164,14 @@ fn special_files(corpus: &Corpus) {
     link("loop.png", "loop.png");
     link("/etc/passwd", "out.png");
     for (name, kind) in [("fifo.png", &["p"][..]), ("zero.png", &["c", "1", "5"])] {
-        let made = Command::new("mknod").arg(images.join(name)).args(kind).status();
-        assert!(made.is_ok_and(|status| status.success()), "mknod needs root");
+        let made = Command::new("mknod")
+            .arg(images.join(name))
+            .args(kind)
+            .status();
+        assert!(
+            made.is_ok_and(|status| status.success()),
+            "mknod needs root"
+        );
     }
     corpus.write("images/bomb.png", &png_bomb(50_000, 50_000));
     corpus.write("images/wide.jpg", &jpeg_head(65_500, 16));
@@ -111,7 +185,11 @@ fn png_bomb(width: u32, height: u32) -> Vec<u8> {
     let mut header = [width.to_be_bytes(), height.to_be_bytes()].concat();
     header.extend([8, 2, 0, 0, 0]);
     // A zlib stream of zeros, cut short.
-    for (kind, data) in [(b"IHDR", &header[..]), (b"IDAT", &[0x78, 0x9c, 0xed, 0xc1, 0x01]), (b"IEND", &[])] {
+    for (kind, data) in [
+        (b"IHDR", &header[..]),
+        (b"IDAT", &[0x78, 0x9c, 0xed, 0xc1, 0x01]),
+        (b"IEND", &[]),
+    ] {
         let mut crc = Crc::new();
         crc.update(kind);
         crc.update(data);
@@ -167,7 +245,10 @@ fn every_bad_record_has_its_reason_and_place() {
     file.extend_from_slice(vqa(&image_name(0), "last?", "yes").to_string().as_bytes());
     corpus.write("hostile.jsonl", &file);
     let output = corpus.output("cache");
-    let run = corpus.build(&output).with("--schema", "auto").args(["--json"]);
+    let run = corpus
+        .build(&output)
+        .with("--schema", "auto")
+        .args(["--json"]);
     let (ended, peak) = watched(&run);
     let report = ended.expect_code(0).json();
     assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
@@ -178,11 +259,16 @@ fn every_bad_record_has_its_reason_and_place() {
         let shown = String::from_utf8_lossy(&text[..text.len().min(60)]).into_owned();
         let (got, got_column) = found.get(&line).cloned().unwrap_or_default();
         if got != *reason || column.is_some_and(|column| column != got_column) {
-            wrong.push(format!("line {line} `{shown}`: {reason} {column:?}, not {got} {got_column}"));
+            wrong.push(format!(
+                "line {line} `{shown}`: {reason} {column:?}, not {got} {got_column}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    let bad = lines.iter().filter(|(_, reason, _)| !reason.is_empty()).count();
+    let bad = lines
+        .iter()
+        .filter(|(_, reason, _)| !reason.is_empty())
+        .count();
     assert_eq!(report["rejected"], bad);
     assert_eq!(report["records"], lines.len() + 1 + 6);
     let offsets: Vec<u64> = table(&output, "rejects")
@@ -192,7 +278,10 @@ fn every_bad_record_has_its_reason_and_place() {
         .collect();
     for offset in offsets {
         let at = usize::try_from(offset).expect("small");
-        assert!(at == 0 || file[at - 1] == b'\n', "offset {offset} is no start of a line");
+        assert!(
+            at == 0 || file[at - 1] == b'\n',
+            "offset {offset} is no start of a line"
+        );
     }
 }
 
@@ -206,7 +295,8 @@ fn a_line_of_a_gibibyte_costs_one_record_and_no_memory() {
     file.write_all(b"{\"messages\": \"").expect("the file");
     // A hole: the line is one GiB of zero bytes that take no room.
     file.seek(SeekFrom::Current(1 << 30)).expect("a hole");
-    file.write_all(format!("\"}}\n{good}").as_bytes()).expect("the file");
+    file.write_all(format!("\"}}\n{good}").as_bytes())
+        .expect("the file");
     drop(file);
     let output = corpus.output("cache");
     let (ended, peak) = watched(&corpus.build(&output).args(["--json"]));
@@ -221,29 +311,58 @@ fn a_line_of_a_gibibyte_costs_one_record_and_no_memory() {
 #[test]
 fn too_many_rejects_stop_the_build_and_a_higher_limit_goes_on() {
     let corpus = Corpus::empty();
-    let mut lines: Vec<_> = (0..200).map(|at| chat(&format!("number {at}?"), "yes")).collect();
+    let mut lines: Vec<_> = (0..200)
+        .map(|at| chat(&format!("number {at}?"), "yes"))
+        .collect();
     lines.push(vqa("images/gone.png", "where?", "nowhere"));
     corpus.write_lines("a.jsonl", &lines[..200]);
     let bad = "{\"question\": oops}\n".repeat(2);
     corpus.write("b.jsonl", format!("{}\n{bad}", lines[200]).as_bytes());
     let output = corpus.output("cache");
     for (limit, allowed) in [("0", 0), ("0.1%", 0), ("2", 2), ("1%", 2)] {
-        let ended = corpus.build(&output).with("--max-rejects", limit).end().expect_code(1);
+        let ended = corpus
+            .build(&output)
+            .with("--max-rejects", limit)
+            .end()
+            .expect_code(1);
         assert!(
-            ended.stderr.contains(&format!("of 203 records rejected, more than the allowed {allowed}: ")),
+            ended.stderr.contains(&format!(
+                "of 203 records rejected, more than the allowed {allowed}: "
+            )),
             "{}",
             ended.stderr
         );
-        assert!(ended.stderr.contains("bad_json 2"), "{limit}: {}", ended.stderr);
-        assert!(ended.stderr.contains("hint: mend the records, or raise --max-rejects"));
+        assert!(
+            ended.stderr.contains("bad_json 2"),
+            "{limit}: {}",
+            ended.stderr
+        );
+        assert!(
+            ended
+                .stderr
+                .contains("hint: mend the records, or raise --max-rejects")
+        );
         assert!(committed(&output).is_none());
     }
-    let ended = corpus.build(&output).with("--on-reject", "fail").with("--max-rejects", "100%").end();
+    let ended = corpus
+        .build(&output)
+        .with("--on-reject", "fail")
+        .with("--max-rejects", "100%")
+        .end();
     let _ = ended.expect_code(1);
-    let report = corpus.build(&output).with("--max-rejects", "3").args(["--json"]).end();
+    let report = corpus
+        .build(&output)
+        .with("--max-rejects", "3")
+        .args(["--json"])
+        .end();
     let report = report.expect_code(0).json();
     assert_eq!(report["rejected"], 3);
     let clean = corpus.output("clean");
-    let other = corpus.build(&clean).args(["--json"]).end().expect_code(0).json();
+    let other = corpus
+        .build(&clean)
+        .args(["--json"])
+        .end()
+        .expect_code(0)
+        .json();
     assert_eq!(report["fingerprint"], other["fingerprint"]);
 }

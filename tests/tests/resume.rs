@@ -60,7 +60,11 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// The build, with every sync taking `millis` longer.
 fn slowed(run: &Run, millis: u32) -> Run {
-    injected(run, &["fsync"], &format!("inject=fsync:delay_enter={millis}ms"))
+    injected(
+        run,
+        &["fsync"],
+        &format!("inject=fsync:delay_enter={millis}ms"),
+    )
 }
 
 #[test]
@@ -105,16 +109,30 @@ fn signals_stop_within_five_seconds_and_say_how_to_go_on() {
         send(pid, signal);
         let sent = Instant::now();
         let ended = run.wait();
-        assert!(sent.elapsed() < Duration::from_secs(5), "{:?}", sent.elapsed());
+        assert!(
+            sent.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            sent.elapsed()
+        );
         if ended.code == Some(0) {
             continue;
         }
         interrupted += 1;
         assert_eq!(ended.code, Some(code), "{}", ended.stderr);
         let name = if code == 130 { "SIGINT" } else { "SIGTERM" };
-        assert!(ended.stderr.contains(&format!("error: stopped by {name}")), "{}", ended.stderr);
-        assert!(ended.stderr.contains("hint: what is done stays; run the same command again"));
-        let temp = files(&output).into_keys().find(|name| name.ends_with(".tmp"));
+        assert!(
+            ended.stderr.contains(&format!("error: stopped by {name}")),
+            "{}",
+            ended.stderr
+        );
+        assert!(
+            ended
+                .stderr
+                .contains("hint: what is done stays; run the same command again")
+        );
+        let temp = files(&output)
+            .into_keys()
+            .find(|name| name.ends_with(".tmp"));
         assert_eq!(temp, None);
         let _ = committed(&output);
     }
@@ -150,7 +168,11 @@ fn a_second_signal_ends_at_once() {
         run.signal(second);
         let sent = Instant::now();
         let ended = run.wait();
-        assert!(sent.elapsed() < Duration::from_secs(1), "{:?} {second:?}", sent.elapsed());
+        assert!(
+            sent.elapsed() < Duration::from_secs(1),
+            "{:?} {second:?}",
+            sent.elapsed()
+        );
         assert_eq!(ended.code, Some(128 + second.as_raw()), "{}", ended.stderr);
     }
 }
@@ -162,9 +184,17 @@ fn a_server_that_says_nothing_delays_no_stop() {
     run.signal(Signal::TERM);
     let sent = Instant::now();
     let ended = run.wait();
-    assert!(sent.elapsed() < Duration::from_secs(5), "{:?}", sent.elapsed());
+    assert!(
+        sent.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        sent.elapsed()
+    );
     assert_eq!(ended.code, Some(143), "{}", ended.stderr);
-    assert!(ended.stderr.contains("hint: what is done stays"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("hint: what is done stays"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -177,14 +207,19 @@ fn one_builder_at_a_time() {
     for second in &seconds {
         assert_eq!(second.code, Some(2), "{}", second.stderr);
         assert!(
-            second.stderr.contains(&format!("another builder (pid {pid} on host ")),
+            second
+                .stderr
+                .contains(&format!("another builder (pid {pid} on host ")),
             "{}",
             second.stderr
         );
     }
     // The best of three: the machine may be busy with other tests.
     let fastest = seconds.iter().map(|second| second.time).min();
-    assert!(fastest.is_some_and(|time| time < Duration::from_secs(1)), "{fastest:?}");
+    assert!(
+        fastest.is_some_and(|time| time < Duration::from_secs(1)),
+        "{fastest:?}"
+    );
     send(pid, Signal::KILL);
     let _ = first.wait();
     let _ = corpus.build(&output).end().expect_code(0);
@@ -229,7 +264,9 @@ fn strangers_files_survive_everything() {
         }
     };
     let run = slowed(&corpus.build(&output), 20).start();
-    let _ = wait_for("first shard", || output.join("building.json").exists().then_some(()));
+    let _ = wait_for("first shard", || {
+        output.join("building.json").exists().then_some(())
+    });
     std::thread::sleep(Duration::from_millis(300));
     run.signal(Signal::TERM);
     if let Some(pid) = holder(&output) {
@@ -237,11 +274,23 @@ fn strangers_files_survive_everything() {
     }
     let _ = run.wait();
     check("after a kill");
-    let _ = corpus.build(&output).args(["--seed", "1", "--restart"]).end().expect_code(0);
+    let _ = corpus
+        .build(&output)
+        .args(["--seed", "1", "--restart"])
+        .end()
+        .expect_code(0);
     check("after --restart");
-    let _ = corpus.build(&output).args(["--seed", "2", "--prune"]).end().expect_code(0);
+    let _ = corpus
+        .build(&output)
+        .args(["--seed", "2", "--prune"])
+        .end()
+        .expect_code(0);
     check("after --prune");
-    let _ = corpus.build(&output).args(["--seed", "2"]).end().expect_code(0);
+    let _ = corpus
+        .build(&output)
+        .args(["--seed", "2"])
+        .end()
+        .expect_code(0);
     check("after another run");
 }
 
@@ -253,7 +302,9 @@ fn another_recipe_or_input_is_refused_by_name_until_restart() {
     // An unfinished build: killed when its state is durable.
     let unfinished = |run: &Run| {
         let run = slowed(run, 100).start();
-        wait_for("state", || output.join("building.json").exists().then_some(()));
+        wait_for("state", || {
+            output.join("building.json").exists().then_some(())
+        });
         std::thread::sleep(Duration::from_millis(250));
         send(holder(&output).expect("a holder"), Signal::KILL);
         let _ = run.wait();
@@ -261,7 +312,11 @@ fn another_recipe_or_input_is_refused_by_name_until_restart() {
     };
     unfinished(&clean.corpus.build(&output).args(["--seed", "5"]));
     let ended = build(clean.corpus.build(&output)).expect_code(2);
-    assert!(ended.stderr.contains("recipe.seed: 5 before, 0 now"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("recipe.seed: 5 before, 0 now"),
+        "{}",
+        ended.stderr
+    );
     assert!(ended.stderr.contains("--restart"), "{}", ended.stderr);
     let _ = build(clean.corpus.build(&output).args(["--restart"])).expect_code(0);
     assert_same(&clean.files, &files(&output), "after --restart");
@@ -269,13 +324,23 @@ fn another_recipe_or_input_is_refused_by_name_until_restart() {
     fs::remove_dir_all(&output).expect("the cache");
     unfinished(&clean.corpus.build(&output));
     let text = fs::read_to_string(clean.corpus.data().join("a.jsonl")).expect("a.jsonl");
-    clean.corpus.write("a.jsonl", text.replace("the", "teh").as_bytes());
+    clean
+        .corpus
+        .write("a.jsonl", text.replace("the", "teh").as_bytes());
     let ended = build(clean.corpus.build(&output)).expect_code(2);
-    assert!(ended.stderr.contains("content of input `a.jsonl`"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("content of input `a.jsonl`"),
+        "{}",
+        ended.stderr
+    );
     clean.corpus.write("a.jsonl", text.as_bytes());
     clean.corpus.write("z.jsonl", text.as_bytes());
     let ended = build(clean.corpus.build(&output)).expect_code(2);
-    assert!(ended.stderr.contains("input `z.jsonl` is new"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("input `z.jsonl` is new"),
+        "{}",
+        ended.stderr
+    );
     fs::remove_file(clean.corpus.data().join("z.jsonl")).expect("z.jsonl");
     clean.finish(&output, "with the first input again");
 }
@@ -289,7 +354,9 @@ fn a_damaged_or_missing_shard_costs_itself_and_what_follows() {
     let mut dice = Dice::new(9);
     for _ in 0..6 {
         let of_ours = |name: &&String| {
-            ["shards/", "receipts/", "index/", "tables/"].iter().any(|part| name.contains(part))
+            ["shards/", "receipts/", "index/", "tables/"]
+                .iter()
+                .any(|part| name.contains(part))
         };
         let name = *dice.pick(&names.iter().filter(of_ours).collect::<Vec<_>>());
         let path = output.join(name);
@@ -311,14 +378,23 @@ impl Disk {
     fn new(at: PathBuf, mebibytes: u32) -> Self {
         fs::create_dir(&at).expect("a mount point");
         let size = format!("size={mebibytes}m");
-        let ok = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&at).status();
-        assert!(ok.is_ok_and(|status| status.success()), "mounting a tmpfs needs root");
+        let ok = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(&at)
+            .status();
+        assert!(
+            ok.is_ok_and(|status| status.success()),
+            "mounting a tmpfs needs root"
+        );
         Self(at)
     }
 
     fn resize(&self, mebibytes: u32) {
         let size = format!("remount,size={mebibytes}m");
-        let ok = Command::new("mount").args(["-o", &size]).arg(&self.0).status();
+        let ok = Command::new("mount")
+            .args(["-o", &size])
+            .arg(&self.0)
+            .status();
         assert!(ok.is_ok_and(|status| status.success()));
     }
 
@@ -353,7 +429,9 @@ fn a_full_disk_is_a_clear_error_and_more_space_mends_it() {
     for left in [0, 4, 12, 28, 60, 124, 252, 400] {
         disk.resize(100);
         let run = slowed(&clean.corpus.build(&output), 30).start();
-        wait_for("state", || output.join("building.json").exists().then_some(()));
+        wait_for("state", || {
+            output.join("building.json").exists().then_some(())
+        });
         disk.fill(left << 10);
         let ended = run.wait();
         if ended.code != Some(0) {
@@ -361,13 +439,19 @@ fn a_full_disk_is_a_clear_error_and_more_space_mends_it() {
             assert_eq!(ended.code, Some(2), "{left} KiB: {}", ended.stderr);
             let folder = output.display();
             assert!(
-                ended.stderr.contains(&format!("not enough space for `{folder}`: "))
+                ended
+                    .stderr
+                    .contains(&format!("not enough space for `{folder}`: "))
                     && ended.stderr.contains(" bytes needed, ")
                     && ended.stderr.contains(" free"),
                 "{left} KiB: {}",
                 ended.stderr
             );
-            assert!(!ended.stderr.contains(": 0 bytes needed"), "{}", ended.stderr);
+            assert!(
+                !ended.stderr.contains(": 0 bytes needed"),
+                "{}",
+                ended.stderr
+            );
             let _ = committed(&output);
         }
         disk.resize(300);
@@ -384,10 +468,22 @@ fn what_will_not_fit_is_refused_before_it_starts() {
     let disk = Disk::new(corpus.path().join("disk"), 8);
     let output = disk.0.join("cache");
     let ended = corpus.build(&output).end().expect_code(2);
-    assert!(ended.stderr.contains("not enough space for `"), "{}", ended.stderr);
-    let shards = files(&output).into_keys().filter(|name| name.ends_with(".arrow")).count();
+    assert!(
+        ended.stderr.contains("not enough space for `"),
+        "{}",
+        ended.stderr
+    );
+    let shards = files(&output)
+        .into_keys()
+        .filter(|name| name.ends_with(".arrow"))
+        .count();
     assert_eq!(shards, 0);
-    let plan = corpus.build(&output).args(["--dry-run", "--json"]).end().expect_code(0).json();
+    let plan = corpus
+        .build(&output)
+        .args(["--dry-run", "--json"])
+        .end()
+        .expect_code(0)
+        .json();
     assert_eq!(plan["fits"], false);
 }
 
@@ -401,8 +497,18 @@ fn a_file_size_limit_is_an_error_and_no_signal() {
             .build(&output)
             .under(&["prlimit".to_owned(), format!("--fsize={limit}")]);
         let ended = limited.end();
-        assert_eq!(ended.code, Some(2), "{limit}: signal {:?} {}", ended.signal, ended.stderr);
-        assert!(ended.stderr.contains("error: could not write `"), "{}", ended.stderr);
+        assert_eq!(
+            ended.code,
+            Some(2),
+            "{limit}: signal {:?} {}",
+            ended.signal,
+            ended.stderr
+        );
+        assert!(
+            ended.stderr.contains("error: could not write `"),
+            "{}",
+            ended.stderr
+        );
     }
     clean.finish(&output, "without the limit");
 }

@@ -39,14 +39,20 @@ impl Case {
         for image in 0..IMAGES {
             corpus.write(&image_name(image), &png(&mut dice, 32, 32));
         }
-        let lines: Vec<Value> =
-            records.iter().enumerate().map(|(at, images)| record(images, at)).collect();
+        let lines: Vec<Value> = records
+            .iter()
+            .enumerate()
+            .map(|(at, images)| record(images, at))
+            .collect();
         corpus.write_lines("all.jsonl", &lines);
         let name = |at: usize| format!("all.jsonl:{}", at + 1);
         let bad = |images: &Vec<usize>| images.iter().any(|image| *image >= IMAGES);
         Self {
             corpus,
-            first: (0..).map(name).zip(records.iter().map(|images| images.first().copied())).collect(),
+            first: (0..)
+                .map(name)
+                .zip(records.iter().map(|images| images.first().copied()))
+                .collect(),
             unusable: (0..)
                 .map(name)
                 .zip(records)
@@ -59,14 +65,19 @@ impl Case {
     fn check(&self, output: &Path, splits: usize) {
         let by_split = sample_ids(output);
         assert_eq!(by_split.len(), splits);
-        let rejects: Vec<String> =
-            table(output, "rejects").into_iter().map(|row| row["sample_id"].clone()).collect();
+        let rejects: Vec<String> = table(output, "rejects")
+            .into_iter()
+            .map(|row| row["sample_id"].clone())
+            .collect();
         let mut all: Vec<&String> = by_split.values().flatten().chain(&rejects).collect();
         all.sort();
         let mut expected: Vec<&String> = self.first.keys().collect();
         expected.sort();
         assert_eq!(all, expected, "every record once");
-        assert_eq!(rejects.iter().cloned().collect::<BTreeSet<_>>(), self.unusable);
+        assert_eq!(
+            rejects.iter().cloned().collect::<BTreeSet<_>>(),
+            self.unusable
+        );
         let mut split_of: BTreeMap<usize, &String> = BTreeMap::new();
         for (split, ids) in &by_split {
             for id in ids {
@@ -120,7 +131,10 @@ fn shares_are_kept_by_first_images() {
     let records: Vec<Vec<usize>> = (0..100).map(|at| vec![at % 10]).collect();
     let case = Case::new(&records);
     let output = case.corpus.output("cache");
-    let run = case.corpus.build(&output).args(["--split", "val=20%", "--json"]);
+    let run = case
+        .corpus
+        .build(&output)
+        .args(["--split", "val=20%", "--json"]);
     let report = run.end().expect_code(0).json();
     case.check(&output, 2);
     assert_eq!(report["splits"][0]["name"], "train");

@@ -148,12 +148,7 @@ fn resume_or_refuse(setup: &Setup, options: &BuildOptions) -> Result<()> {
 }
 
 /// What is still to be written: nothing for shards that earlier runs, or an earlier cache, have left.
-fn estimate_build(
-    setup: &Setup,
-    layout: &Layout,
-    notes: &Notes,
-    timed: bool,
-) -> Result<Estimate> {
+fn estimate_build(setup: &Setup, layout: &Layout, notes: &Notes, timed: bool) -> Result<Estimate> {
     let tools = Tools {
         source: &setup.source,
         handle: setup.runtime.handle(),
@@ -187,10 +182,7 @@ impl Notes {
 }
 
 /// The images that took earlier runs down, those found guilty now included.
-fn find_crashers(
-    setup: &Setup,
-    options: &BuildOptions,
-) -> Result<BTreeSet<ImageKey>> {
+fn find_crashers(setup: &Setup, options: &BuildOptions) -> Result<BTreeSet<ImageKey>> {
     let mut crashers = in_flight::crashers(&options.output)?;
     let mut suspects = in_flight::left_behind(&options.output)?;
     suspects.retain(|key| !crashers.contains(key));

@@ -140,7 +140,8 @@ impl Collected {
             self.link_starts.push(u32::try_from(self.links.len()).ok()?);
         }
         let faulty = scan.faulty.into_iter();
-        self.faulty.extend(faulty.map(|(at, reason)| (at + first, reason)));
+        self.faulty
+            .extend(faulty.map(|(at, reason)| (at + first, reason)));
         self.lines.extend(scan.lines);
         u32::try_from(self.lines.len())
             .ok()

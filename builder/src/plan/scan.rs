@@ -139,7 +139,8 @@ impl FileScan {
         self.link_counts.extend(block.link_counts);
         self.links.extend(block.links);
         let faulty = block.faulty.into_iter();
-        self.faulty.extend(faulty.map(|(at, reason)| (at + first, reason)));
+        self.faulty
+            .extend(faulty.map(|(at, reason)| (at + first, reason)));
         Some(())
     }
 
