@@ -61,7 +61,8 @@ fn failed_calls_stop_the_build_and_harm_nothing() {
     for point in scene.points(&names) {
         let (output, ended) = scene.fail(&point, "error=EIO");
         let what = format!("EIO at {} {}", point.call, point.nth);
-        if ended.code == Some(0) {
+        // Threads wake each other by writes, too, which may take the place of one to a file.
+        if ended.code == Some(0) || ended.stderr.contains("failed to wake I/O driver") {
             continue;
         }
         failures += 1;
