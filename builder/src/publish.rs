@@ -26,6 +26,9 @@ const MODE_IMMUTABLE: u32 = 0o444;
 /// The manifest and the state of a running build are replaced.
 const MODE_REPLACED: u32 = 0o644;
 
+/// Open flag of files that are written in place: a link under our name is a stranger's.
+pub(crate) const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+
 /// Creates and publishes files below one output folder.
 #[derive(Debug, Clone)]
 pub struct Publisher {
@@ -44,6 +47,22 @@ impl Publisher {
             remaining_bytes: Arc::default(),
             write_fault: Arc::default(),
         }
+    }
+
+    /// Makes the output folder, durably, where it is missing, and a publisher for it.
+    ///
+    /// # Errors
+    /// The system's reason, naming the folder.
+    pub fn make(root: PathBuf) -> Result<Self> {
+        if !root.is_dir() {
+            fs::create_dir_all(&root).map_err(Error::io("create folder", &root))?;
+            match root.parent() {
+                Some(parent) if parent.as_os_str().is_empty() => sync_folder(Path::new("."))?,
+                Some(parent) => sync_folder(parent)?,
+                None => {}
+            }
+        }
+        Ok(Self::new(root))
     }
 
     /// The output folder.

@@ -50,6 +50,8 @@ pub enum Reason {
     ExtremeAspect,
     /// The decoder panicked or took the process down.
     DecoderCrash,
+    /// Rendering or tokenising the record panicked.
+    TextCrash,
 }
 
 impl Reason {
@@ -77,6 +79,7 @@ impl Reason {
             Self::TooManyPixels => "too_many_pixels",
             Self::ExtremeAspect => "extreme_aspect",
             Self::DecoderCrash => "decoder_crash",
+            Self::TextCrash => "text_crash",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What the cross-crate tests share.
 
 pub mod cache;
+pub mod clean;
 pub mod command;
 pub mod corpus;
 pub mod crash;

@@ -7,14 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use stoker_formats::ImageKey;
 
 use crate::error::{Error, Result};
-use crate::publish::Publisher;
+use crate::publish::{NO_FOLLOW, Publisher};
 
 /// Slots: one an image in preparation.
 pub(crate) const IN_FLIGHT_NAME: &str = "in-flight";
@@ -42,6 +42,7 @@ impl InFlight {
             .write(true)
             .create(true)
             .truncate(true)
+            .custom_flags(NO_FOLLOW)
             .open(&path)
             .map_err(Error::io("create", &path))?;
         file.set_len((slots * SLOT_BYTES) as u64)

@@ -4,12 +4,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::publish::NO_FOLLOW;
 
 /// Name of the lock file in the output folder.
 pub const LOCK_NAME: &str = "stoker.lock";
@@ -41,6 +43,7 @@ impl Lock {
             .write(true)
             .create(true)
             .truncate(false)
+            .custom_flags(NO_FOLLOW)
             .open(&path)
             .map_err(Error::io("open", &path))?;
         if let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {

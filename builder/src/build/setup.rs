@@ -67,10 +67,8 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
         },
     );
     let text = TextPreparer::new(&model, text_recipe.clone())?;
-    std::fs::create_dir_all(&options.output)
-        .map_err(Error::io("create folder", &options.output))?;
+    let publisher = Publisher::make(options.output.clone())?;
     let lock = Lock::take(&options.output)?;
-    let publisher = Publisher::new(options.output.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(fetching_threads(options))
         .max_blocking_threads(LOCAL_READS_MAX)

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use rayon::prelude::*;
@@ -191,7 +192,7 @@ fn prepare_chunks(
                 .par_iter()
                 .map_init(Vec::new, |buffer, record| {
                     context.progress.counters().timed(Stage::Tokenise, || {
-                        prepare(context, *record, images, buffer)
+                        guarded(context, *record, images, buffer)
                     })
                 })
                 .collect::<Result<Vec<_>>>()
@@ -213,6 +214,20 @@ fn chunk_length(context: &Context, records: &[u32]) -> usize {
         bytes <= CHUNK_BYTES
     });
     fits.count().max(1)
+}
+
+/// Prepares one record; a panic costs the record.
+fn guarded(
+    context: &Context,
+    record: u32,
+    images: &HashMap<u32, Image>,
+    buffer: &mut Vec<u8>,
+) -> Result<Outcome> {
+    let work = AssertUnwindSafe(|| prepare(context, record, images, buffer));
+    catch_unwind(work).unwrap_or_else(|_| {
+        let message = "preparing the text of this record panicked";
+        Ok(Err(Reject::new(Reason::TextCrash, message).into()))
+    })
 }
 
 /// Prepares one record. An error stops the build; a refusal costs the record.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use stoker_formats::ImageKey;
@@ -11,11 +11,12 @@ use super::scan::{FileScan, Line, ScanOptions, scan_file};
 use super::{PlannedFile, PlannedImage};
 use crate::build::stop::Stop;
 use crate::error::{Error, Result};
+use crate::limits::LINE_BYTES_MAX;
 use crate::record::{self, RecordOptions, Shape};
 use crate::reject::Reason;
 use crate::source::link::{Base, Policy};
 
-/// The shape of a file is judged by its first lines.
+/// The shape of a file is judged by its first lines: so many bytes, or the first line if it is longer.
 const DETECT_BYTES: u64 = 1 << 20;
 
 /// An input file whose plain text lies on a local disk.
@@ -109,12 +110,18 @@ fn detect_shape(file: &ToScan) -> Result<Shape> {
 }
 
 fn read_head(path: &Path) -> Result<Vec<u8>> {
+    let file = File::open(path).map_err(Error::io("open", path))?;
+    let mut reader = BufReader::new(file.take(LINE_BYTES_MAX as u64));
     let mut head = Vec::new();
-    File::open(path)
-        .map_err(Error::io("open", path))?
+    let read = reader
+        .by_ref()
         .take(DETECT_BYTES)
         .read_to_end(&mut head)
-        .map_err(Error::io("read", path))?;
+        .and_then(|_| match memchr::memchr(b'\n', &head) {
+            Some(_) => Ok(0),
+            None => reader.read_until(b'\n', &mut head),
+        });
+    read.map_err(Error::io("read", path))?;
     Ok(head)
 }
 

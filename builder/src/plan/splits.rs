@@ -63,7 +63,7 @@ impl FromStr for SplitShare {
                 millionths: (value * 1e6).round() as u64,
             }),
             _ => Err(format!(
-                "a split's share is above 0 and below 1, or 100%: `{share}`"
+                "a split's share is above 0 and below 1, or below 100%: `{share}`"
             )),
         }
     }

@@ -99,6 +99,8 @@ fn classify_code(status: u16, code: Option<&str>, what: String, generation: u64)
             what: format!("the object changed since it was listed: {what}"),
         },
         (401 | 403, _) => stop(what, HINT_DENIED),
+        // A spoilt answer: only a code is a fact.
+        (404, None) => Fault::retry(what),
         _ => stop(what, HINT_REQUEST),
     }
 }

@@ -1,0 +1,151 @@
+//! Disks that are full, too small, or limited: a clear error, and the build goes on later (A6, H4).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use stoker_tests::cache::{committed, files};
+use stoker_tests::clean::{Clean, slowed, wait_for};
+use stoker_tests::corpus::Corpus;
+
+/// A memory disk of its own; unmounted when dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(at: PathBuf, mebibytes: u32) -> Self {
+        fs::create_dir(&at).expect("a mount point");
+        let size = format!("size={mebibytes}m");
+        let ok = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(&at)
+            .status();
+        assert!(
+            ok.is_ok_and(|status| status.success()),
+            "mounting a tmpfs needs root"
+        );
+        Self(at)
+    }
+
+    fn resize(&self, mebibytes: u32) {
+        let size = format!("remount,size={mebibytes}m");
+        let ok = Command::new("mount")
+            .args(["-o", &size])
+            .arg(&self.0)
+            .status();
+        assert!(ok.is_ok_and(|status| status.success()));
+    }
+
+    fn free(&self) -> u64 {
+        let stat = rustix::fs::statvfs(&self.0).expect("statvfs");
+        stat.f_bavail * stat.f_frsize
+    }
+
+    /// Fills all but `left` bytes.
+    fn fill(&self, left: u64) {
+        let file = fs::File::create(self.0.join("ballast")).expect("ballast");
+        let bytes = self.free().saturating_sub(left);
+        if bytes > 0 {
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
+                .expect("ballast");
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_a_clear_error_and_more_space_mends_it() {
+    let clean = Clean::new(30);
+    let disk = Disk::new(clean.corpus.path().join("disk"), 100);
+    let output = disk.0.join("cache");
+    let mut full = 0;
+    for left in [0, 4, 12, 28, 60, 124, 252, 400] {
+        disk.resize(100);
+        let run = slowed(&clean.corpus.build(&output), 30).start();
+        wait_for("state", || {
+            output.join("building.json").exists().then_some(())
+        });
+        disk.fill(left << 10);
+        let ended = run.wait();
+        if ended.code != Some(0) {
+            full += 1;
+            assert_eq!(ended.code, Some(2), "{left} KiB: {}", ended.stderr);
+            let folder = output.display();
+            assert!(
+                ended
+                    .stderr
+                    .contains(&format!("not enough space for `{folder}`: "))
+                    && ended.stderr.contains(" bytes needed, ")
+                    && ended.stderr.contains(" free"),
+                "{left} KiB: {}",
+                ended.stderr
+            );
+            assert!(
+                !ended.stderr.contains(": 0 bytes needed"),
+                "{}",
+                ended.stderr
+            );
+            let _ = committed(&output);
+        }
+        disk.resize(300);
+        clean.finish(&output, "with more space");
+        fs::remove_dir_all(&output).expect("the cache");
+        fs::remove_file(disk.0.join("ballast")).expect("the ballast");
+    }
+    assert!(full >= 5, "{full}");
+}
+
+#[test]
+fn what_will_not_fit_is_refused_before_it_starts() {
+    let corpus = Corpus::good(6, 12);
+    let disk = Disk::new(corpus.path().join("disk"), 8);
+    let output = disk.0.join("cache");
+    let ended = corpus.build(&output).end().expect_code(2);
+    assert!(
+        ended.stderr.contains("not enough space for `"),
+        "{}",
+        ended.stderr
+    );
+    let shards = files(&output)
+        .into_keys()
+        .filter(|name| name.ends_with(".arrow"))
+        .count();
+    assert_eq!(shards, 0);
+    let plan = corpus
+        .build(&output)
+        .args(["--dry-run", "--json"])
+        .end()
+        .expect_code(0)
+        .json();
+    assert_eq!(plan["fits"], false);
+}
+
+#[test]
+fn a_file_size_limit_is_an_error_and_no_signal() {
+    let clean = Clean::new(12);
+    let output = clean.corpus.output("limited");
+    for limit in [500, 2_000, 8_000] {
+        let limited = clean
+            .corpus
+            .build(&output)
+            .under(&["prlimit".to_owned(), format!("--fsize={limit}")]);
+        let ended = limited.end();
+        assert_eq!(
+            ended.code,
+            Some(2),
+            "{limit}: signal {:?} {}",
+            ended.signal,
+            ended.stderr
+        );
+        assert!(
+            ended.stderr.contains("error: could not write `"),
+            "{}",
+            ended.stderr
+        );
+    }
+    clean.finish(&output, "without the limit");
+}
