@@ -61,11 +61,12 @@ fn closed(text: &str) -> String {
 
 /// Masks hashes, process ids, times and free space.
 fn mask(line: &str) -> String {
-    let mut masked = hashes(line);
+    let mut masked = sizes(&hashes(line));
     for (before, after) in [
         ("pid ", " "),
         (" on host ", ")"),
         (" needed, ", " free"),
+        ("\"bytes\":", ",}"),
         ("\"seconds\":", ",}"),
     ] {
         masked = between(&masked, before, after);
@@ -77,6 +78,34 @@ fn mask(line: &str) -> String {
         }
     }
     masked
+}
+
+/// Masks numbers before a unit: compressed tables follow the length of the temp folder's name.
+fn sizes(line: &str) -> String {
+    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "%"];
+    let words: Vec<&str> = line.split(' ').collect();
+    let unit = |word: &str| UNITS.contains(&word.trim_end_matches([',', ')']));
+    let number = |word: &str| word.starts_with(|first: char| first.is_ascii_digit());
+    if !words
+        .windows(2)
+        .any(|pair| number(pair[0]) && unit(pair[1]))
+    {
+        return line.to_owned();
+    }
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let masked: Vec<&str> = words
+        .iter()
+        .enumerate()
+        .map(|(at, word)| {
+            let sized = words.get(at + 1).is_some_and(|next| unit(next));
+            if sized && number(word) {
+                "[SIZE]"
+            } else {
+                word
+            }
+        })
+        .collect();
+    masked.join(" ")
 }
 
 /// Replaces what stands between `before` and the next of the characters in `after`.
@@ -127,6 +156,7 @@ mod tests {
             "12 bytes needed, [VARIES] free"
         );
         assert_eq!(mask("{\"seconds\":0.25}"), "{\"seconds\":[VARIES]}");
+        assert_eq!(mask("  a  1.5 KiB  3.9 %"), "a [SIZE] KiB [SIZE] %");
         assert_eq!(mask("nothing at all, facade"), "nothing at all, facade");
     }
 }
