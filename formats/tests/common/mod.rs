@@ -202,6 +202,7 @@ pub(crate) fn manifest() -> Manifest {
             rejects: file(10, 3),
             provenance: file(11, 30),
         },
+        tokenizer: file(12, 300),
         inputs: vec![InputEntry {
             name: "train.jsonl".into(),
             bytes: 12,
