@@ -125,7 +125,7 @@ fn image_roots_are_equal_wherever_they_lie() {
     let local = corpus.output("local");
     let root = corpus.data().display().to_string();
     let run = corpus
-        .build_of(&[lists.clone()], &local)
+        .build_of(std::slice::from_ref(&lists), &local)
         .with("--image-root", &root);
     let _ = run.end().expect_code(0);
     assert!(table(&local, "rejects").is_empty());

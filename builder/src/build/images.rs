@@ -244,12 +244,13 @@ async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Resul
     let (send, outcome) = oneshot::channel();
     let worker = Arc::clone(&context);
     context.pool.spawn(move || {
-        let _note = worker.in_flight.note(key);
+        let note = worker.in_flight.note(key);
         let counters = worker.progress.counters();
         let prepared = counters.timed(Stage::Decode, || {
             worker.preparers.with(|preparer| preparer.prepare(&bytes))
         });
-        drop((bytes, memory));
+        // Before the result is known: what a receipt holds is no suspect of a later run.
+        drop((note, bytes, memory));
         let _ = send.send(prepared);
     });
     match outcome.await {

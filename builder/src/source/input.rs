@@ -339,14 +339,8 @@ mod tests {
             }
             assert!(list(&[at("/nowhere.jsonl")], source).is_err());
             assert!(list(&[], source).is_err());
+            let both = ["s3://bucket/1.jsonl".to_owned(), at("/empty")];
+            assert!(matches!(list(&both, source), Err(Error::Usage { .. })));
         });
-        let both = vec![
-            s3("bkt", "1.jsonl"),
-            Found {
-                place: Place::Local("/x/1.jsonl".into()),
-                ..s3("bkt", "x")
-            },
-        ];
-        assert!(matches!(name(both), Err(Error::Usage { .. })));
     }
 }

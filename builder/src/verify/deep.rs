@@ -33,6 +33,9 @@ struct ImageTokens {
     merge: Option<u64>,
 }
 
+/// Hands out row and entry of a shard, one by one.
+type Visit<E> = fn(&File, &mut dyn FnMut(u64, E)) -> stoker_formats::Result<ShardHead>;
+
 /// One kind of rows of the partition.
 struct Side<'a, E> {
     folder: Folder,
@@ -41,7 +44,7 @@ struct Side<'a, E> {
     /// The entry of a row, by the index.
     get: Box<dyn Fn(u64) -> Option<E> + 'a>,
     /// Hands out row and entry of a shard, made from its payloads.
-    visit: fn(&File, &mut dyn FnMut(u64, E)) -> stoker_formats::Result<ShardHead>,
+    visit: Visit<E>,
 }
 
 impl<'a> Partition<'a> {
