@@ -71,7 +71,7 @@ fn patches_of_14_pixels_follow_the_same_rules() {
         );
         let (height, width, rgb) =
             unpatchify(&prepared.patches, prepared.grid_thw, &recipe).unwrap();
-        let expected = pixel_values(&rgb, height as usize, width as usize);
+        let expected = pixel_values(&rgb, height, width);
         let values = expand(&prepared.patches, &recipe);
         assert_eq!(values.len(), expected.len(), "{name}");
         // The order must be exact; the last bit of a value depends on how mean * 255 is rounded, which

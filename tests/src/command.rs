@@ -237,11 +237,14 @@ fn reader(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     })
 }
 
+/// Collects one of the streams.
+type Reader = JoinHandle<Vec<u8>>;
+
 /// A command that runs.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
-    readers: Option<(JoinHandle<Vec<u8>>, JoinHandle<Vec<u8>>)>,
+    readers: Option<(Reader, Reader)>,
     started: Instant,
     limit: Duration,
 }

@@ -211,7 +211,7 @@ fn record(dice: &mut Dice, shape: usize, number: usize, images: usize) -> Value 
     let (question, answer) = (words(dice), words(dice));
     match shape {
         // Every fourth record of this file is text alone.
-        0 if number % 4 == 0 => chat(&question, &answer),
+        0 if number.is_multiple_of(4) => chat(&question, &answer),
         0 => json!({"id": format!("msg {number}"), "messages": [
             {"role": "system", "content": words(dice)},
             {"role": "user", "content": [

@@ -175,7 +175,7 @@ pub fn write(root: &Path, content: &[Content], tables: &TableBytes) -> Manifest 
 /// Writes `content` as a cache with another recipe.
 ///
 /// # Panics
-/// As [`write`].
+/// As [`write()`].
 pub fn write_with(
     root: &Path,
     content: &[Content],

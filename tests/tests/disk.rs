@@ -1,7 +1,7 @@
 //! Disks that are full, too small, or limited: a clear error, and the build goes on later (A6, H4).
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use stoker_tests::cache::{committed, files};

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -13,7 +12,6 @@ use stoker_tests::clean::{Clean, slowed, wait_for};
 use stoker_tests::command::{Ended, Run, Running, send};
 use stoker_tests::corpus::Corpus;
 use stoker_tests::dice::Dice;
-use stoker_tests::strace::injected;
 
 /// The builder that holds `output`, once it says so.
 fn holder(output: &Path) -> Option<u32> {
@@ -222,7 +220,7 @@ fn strangers_files_survive_everything() {
         }
     };
     let run = slowed(&corpus.build(&output), 20).start();
-    let _ = wait_for("first shard", || {
+    wait_for("first shard", || {
         output.join("building.json").exists().then_some(())
     });
     std::thread::sleep(Duration::from_millis(300));
