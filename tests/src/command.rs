@@ -16,6 +16,13 @@ use rustix::process::{Pid, Signal};
 const LIMIT: Duration = Duration::from_secs(120);
 /// Between two looks at a child.
 const POLL: Duration = Duration::from_millis(2);
+/// The program in which a planted image aborts the process (feature `fault-injection`): `STOKER_BIN_FAULTS`,
+/// else [`binary`].
+#[must_use]
+pub fn faulty_binary() -> PathBuf {
+    std::env::var_os("STOKER_BIN_FAULTS").map_or_else(binary, Into::into)
+}
+
 /// Variables that a child needs to find programs and the test's temp folder.
 const KEPT: [&str; 3] = ["PATH", "TMPDIR", "STOKER_LOG"];
 
@@ -122,6 +129,13 @@ impl Run {
             folder: None,
             limit: LIMIT,
         }
+    }
+
+    /// The same arguments for another program.
+    #[must_use]
+    pub fn by(mut self, program: impl Into<OsString>) -> Self {
+        self.program = program.into();
+        self
     }
 
     /// The same, started by the program and arguments in `wrapper`, as in `strace -f ...`.

@@ -27,7 +27,7 @@ fn twenty_kills_in_one_build() {
     let mut dice = Dice::new(1);
     let mut kills = 0;
     for _ in 0..20 {
-        let run = slowed(&clean.corpus.build(&output), 4).start();
+        let run = slowed(&clean.corpus.build(&output), 20).start();
         let _ = wait_for("lock", || {
             holder(&output).filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
         });

@@ -347,7 +347,7 @@ fn the_command_line_says_what_to_do_and_shows_no_secret() {
 fn ten_kills_read_nothing_again_that_is_done() {
     let late = Late::new(44, 240);
     let scene = &late.scene;
-    let latency = Duration::from_millis(10);
+    let latency = Duration::from_millis(40);
     let slow = start(
         scene,
         Faults {

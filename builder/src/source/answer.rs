@@ -214,7 +214,7 @@ mod tests {
             (400, Some("RequestTimeout"), "retry"),
             (404, Some("NoSuchKey"), "missing_image"),
             (404, Some("NoSuchBucket"), "stop"),
-            (404, None, "stop"),
+            (404, None, "retry"),
             (400, Some("InvalidArgument"), "stop"),
             (400, Some("ExpiredToken"), "expired"),
             (403, Some("ExpiredToken"), "expired"),

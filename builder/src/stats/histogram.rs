@@ -45,7 +45,7 @@ pub(super) fn draw(name: &str, found: &Distribution) -> String {
         let bar = "#".repeat(usize::try_from(scaled.div_ceil(u128::from(most))).unwrap_or(0));
         let share = bin.count as f64 * 100.0 / found.count.max(1) as f64;
         let count = HumanCount(bin.count).to_string();
-        let line = format!("  {label:>17} {bar:<30} {count:>13} {share:>5.1} %");
+        let line = format!("  {label:>18} {bar:<30} {count:>13} {share:>5.1} %");
         text.push_str(line.trim_end());
         text.push('\n');
     }
@@ -89,6 +89,7 @@ mod tests {
         for bin in &mut found.bins {
             bin.count *= 10_000_000;
         }
+        found.count *= 10_000_000;
         let text = draw("tokens", &found);
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     }
