@@ -49,8 +49,9 @@ fn signals_stop_within_five_seconds_and_say_how_to_go_on() {
     let output = clean.corpus.output("signalled");
     let mut dice = Dice::new(2);
     let mut interrupted = 0;
+    let mut finished = false;
     for turn in 0..20 {
-        if turn % 4 == 0 {
+        if finished || turn % 4 == 0 {
             let _ = fs::remove_dir_all(&output);
         }
         let run = slowed(&clean.corpus.build(&output), 4).start();
@@ -67,7 +68,8 @@ fn signals_stop_within_five_seconds_and_say_how_to_go_on() {
             "{:?}",
             sent.elapsed()
         );
-        if ended.code == Some(0) {
+        finished = ended.code == Some(0);
+        if finished {
             continue;
         }
         interrupted += 1;
