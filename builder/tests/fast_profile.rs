@@ -9,8 +9,8 @@ use std::path::Path;
 use stoker_builder::image::{Generation, ImageRecipe, Preparer, Profile};
 use stoker_builder::model::family::{Family, ImageConstants};
 
-/// Small enough that the large photographs are decoded at reduced scale.
-const MAX_PIXELS: u64 = 102_400;
+/// A usual limit of fine-tuning runs.
+const MAX_PIXELS: u64 = 262_144;
 
 const PHOTOGRAPHS: [&str; 7] = [
     "photo_large.jpg",
