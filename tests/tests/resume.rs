@@ -129,8 +129,8 @@ fn a_second_signal_ends_at_once() {
         );
         let code = ended.code.unwrap_or_default();
         assert!([130, 143].contains(&code), "{code}: {}", ended.stderr);
-        // Of the second signal, and without a word.
-        code == 143 && ended.stderr.is_empty()
+        // Without a word, unlike an orderly stop. Which of the two counts as the second is the system's choice.
+        ended.stderr.is_empty()
     });
     assert!(at_once, "the second signal ended no build");
 }
