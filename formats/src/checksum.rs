@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::error::{Error, Result};
 use crate::hex;
-use crate::row::{ImageKey, SampleRow};
+use crate::row::{ImageEntry, ImageKey, SampleEntry, SampleRow};
 
 /// First bytes of what an image checksum covers.
 const IMAGE_TAG: [u8; 4] = *b"STKI";
@@ -22,9 +22,35 @@ const SAMPLE_TAG: [u8; 4] = *b"STKS";
 pub(crate) const NULL_LENGTH: u32 = u32::MAX;
 
 /// Checksum of a row that is fed in pieces.
-pub(crate) struct RowHasher(Xxh3Default);
+pub struct RowHasher(Xxh3Default);
 
 impl RowHasher {
+    /// Starts the image row that `entry` describes; its patches follow.
+    #[must_use]
+    pub fn of_image(partition: u32, row: u64, entry: &ImageEntry) -> Self {
+        Self::image(
+            partition,
+            row,
+            entry.key,
+            entry.grid_thw,
+            entry.size,
+            entry.length,
+        )
+    }
+
+    /// Starts the sample row that `entry` describes; sample id, record id, ids, labels, images and grids follow.
+    #[must_use]
+    pub fn of_sample(partition: u32, row: u64, entry: &SampleEntry) -> Self {
+        Self::sample(
+            partition,
+            row,
+            entry.n_tokens,
+            entry.n_images,
+            entry.sample_id_bytes,
+            entry.record_id_bytes,
+        )
+    }
+
     /// Starts an image row: everything but the patches.
     pub(crate) fn image(
         partition: u32,
@@ -71,7 +97,7 @@ impl RowHasher {
     }
 
     /// Goes on with `bytes`.
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+    pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
@@ -91,7 +117,8 @@ impl RowHasher {
     }
 
     /// The checksum.
-    pub(crate) fn finish(&self) -> u64 {
+    #[must_use]
+    pub fn finish(&self) -> u64 {
         self.0.digest()
     }
 }

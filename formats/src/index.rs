@@ -1,9 +1,9 @@
 //! Indexes: one fixed-width row for each image or sample of a partition, in one record batch.
 //!
 //! Owns writing them and looking rows up. Invariant: opening checks the layout and costs nothing a row; a row is decoded
-//! from the kept bytes when it is asked for.
+//! from the kept bytes, or read from the file, when it is asked for.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, FixedSizeBinaryArray, UInt32Array, UInt64Array};
@@ -14,6 +14,7 @@ use crate::columns::{IMAGE_INDEX, SAMPLE_INDEX, Table};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, fault};
 use crate::layout::Buffers;
+use crate::read_at::ReadAt;
 use crate::row::{ImageEntry, ImageKey, SampleEntry};
 use crate::shard::{ArrowFile, file_metadata, take_file_metadata};
 use crate::shard_image::fixed_list;
@@ -100,18 +101,18 @@ pub fn write_sample_index(
     write(out, &SAMPLE_INDEX, partition, columns)
 }
 
-/// The bytes of an index, and where its columns lie in them.
+/// The bytes of an index, in memory or in a file, and where its columns lie in them.
 #[derive(Debug)]
-struct Opened<const COLUMNS: usize> {
-    bytes: Vec<u8>,
+struct Opened<S, const COLUMNS: usize> {
+    source: S,
     partition: u32,
     rows: u64,
     starts: [u64; COLUMNS],
 }
 
-impl<const COLUMNS: usize> Opened<COLUMNS> {
-    fn parse(bytes: Vec<u8>, table: &'static Table) -> Result<Self> {
-        let mut frame = Frame::open(&bytes, table)?;
+impl<S: ReadAt, const COLUMNS: usize> Opened<S, COLUMNS> {
+    fn open(source: S, table: &'static Table) -> Result<Self> {
+        let mut frame = Frame::open(&source, table)?;
         let partition = take_file_metadata(table, &mut frame.metadata)?;
         let [block] = frame.blocks[..] else {
             return Err(fault(table, "not exactly one batch", 0));
@@ -132,48 +133,67 @@ impl<const COLUMNS: usize> Opened<COLUMNS> {
             partition,
             rows: batch.rows,
             starts,
-            bytes,
+            source,
         })
     }
 
     /// Value `row` of a column of `N` bytes a row. The layout check has put all rows inside the bytes.
-    fn value<const N: usize>(&self, column: usize, row: u64) -> Option<[u8; N]> {
-        let at = self
-            .starts
-            .get(column)?
-            .checked_add(row.checked_mul(N as u64)?)?;
-        self.bytes
-            .get(usize::try_from(at).ok()?..)?
-            .first_chunk()
-            .copied()
+    fn value<const N: usize>(&self, column: usize, row: u64) -> io::Result<[u8; N]> {
+        let outside = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let start = self.starts.get(column).ok_or_else(outside)?;
+        let at = row
+            .checked_mul(N as u64)
+            .and_then(|bytes| start.checked_add(bytes))
+            .ok_or_else(outside)?;
+        let mut value = [0; N];
+        self.source.read_exact_at(&mut value, at)?;
+        Ok(value)
     }
 
-    fn u32(&self, column: usize, row: u64) -> Option<u32> {
+    fn u32(&self, column: usize, row: u64) -> io::Result<u32> {
         self.value(column, row).map(u32::from_le_bytes)
     }
 
-    fn u64(&self, column: usize, row: u64) -> Option<u64> {
+    fn u64(&self, column: usize, row: u64) -> io::Result<u64> {
         self.value(column, row).map(u64::from_le_bytes)
-    }
-
-    fn i32s<const N: usize>(&self, column: usize, row: u64) -> Option<[i32; N]> {
-        let mut numbers = [0; N];
-        for (place, number) in numbers.iter_mut().enumerate() {
-            let value = self.value(column, row.checked_mul(N as u64)? + place as u64)?;
-            *number = i32::from_le_bytes(value);
-        }
-        Some(numbers)
     }
 }
 
-/// The image index of one partition.
+fn i32s<const N: usize, const BYTES: usize>(bytes: [u8; BYTES]) -> [i32; N] {
+    let mut numbers = [0; N];
+    let (words, _) = bytes.as_chunks::<4>();
+    for (number, word) in numbers.iter_mut().zip(words) {
+        *number = i32::from_le_bytes(*word);
+    }
+    numbers
+}
+
+/// The image index of one partition: in memory, or read from its file row by row.
 #[derive(Debug)]
-pub struct ImageIndex(Opened<7>);
+pub struct ImageIndex<S = Vec<u8>>(Opened<S, 7>);
 
 impl ImageIndex {
     /// Opens an index from the bytes of its file, whose hash the caller has checked.
     pub fn parse(bytes: Vec<u8>) -> Result<Self> {
-        Opened::parse(bytes, &IMAGE_INDEX).map(Self)
+        Self::open(bytes)
+    }
+
+    /// The entry of row `row`; none beyond the last.
+    #[must_use]
+    pub fn get(&self, row: u64) -> Option<ImageEntry> {
+        self.read(row).ok().flatten()
+    }
+
+    /// All entries in order.
+    pub fn iter(&self) -> impl Iterator<Item = ImageEntry> + '_ {
+        (0..self.len()).map_while(|row| self.get(row))
+    }
+}
+
+impl<S: ReadAt> ImageIndex<S> {
+    /// Opens an index that is read where it lies: only its frame is checked now, and no row costs anything.
+    pub fn open(source: S) -> Result<Self> {
+        Opened::open(source, &IMAGE_INDEX).map(Self)
     }
 
     /// The partition.
@@ -194,37 +214,54 @@ impl ImageIndex {
         self.0.rows == 0
     }
 
-    /// The entry of row `row`; none beyond the last.
-    #[must_use]
-    pub fn get(&self, row: u64) -> Option<ImageEntry> {
+    /// Where the bytes are.
+    pub fn source(&self) -> &S {
+        &self.0.source
+    }
+
+    /// Reads the entry of row `row`; none beyond the last.
+    pub fn read(&self, row: u64) -> io::Result<Option<ImageEntry>> {
         if row >= self.0.rows {
-            return None;
+            return Ok(None);
         }
-        Some(ImageEntry {
+        Ok(Some(ImageEntry {
             key: ImageKey(self.0.value(0, row)?),
             shard: self.0.u32(1, row)?,
             offset: self.0.u64(2, row)?,
             length: self.0.u64(3, row)?,
-            grid_thw: self.0.i32s(4, row)?,
-            size: self.0.i32s(5, row)?,
+            grid_thw: i32s::<3, 12>(self.0.value(4, row)?),
+            size: i32s::<2, 8>(self.0.value(5, row)?),
             checksum: self.0.u64(6, row)?,
-        })
-    }
-
-    /// All entries in order.
-    pub fn iter(&self) -> impl Iterator<Item = ImageEntry> + '_ {
-        (0..self.len()).map_while(|row| self.get(row))
+        }))
     }
 }
 
-/// The sample index of one partition.
+/// The sample index of one partition: in memory, or read from its file row by row.
 #[derive(Debug)]
-pub struct SampleIndex(Opened<14>);
+pub struct SampleIndex<S = Vec<u8>>(Opened<S, 14>);
 
 impl SampleIndex {
     /// Opens an index from the bytes of its file, whose hash the caller has checked.
     pub fn parse(bytes: Vec<u8>) -> Result<Self> {
-        Opened::parse(bytes, &SAMPLE_INDEX).map(Self)
+        Self::open(bytes)
+    }
+
+    /// The entry of row `row`; none beyond the last.
+    #[must_use]
+    pub fn get(&self, row: u64) -> Option<SampleEntry> {
+        self.read(row).ok().flatten()
+    }
+
+    /// All entries in order.
+    pub fn iter(&self) -> impl Iterator<Item = SampleEntry> + '_ {
+        (0..self.len()).map_while(|row| self.get(row))
+    }
+}
+
+impl<S: ReadAt> SampleIndex<S> {
+    /// Opens an index that is read where it lies: only its frame is checked now, and no row costs anything.
+    pub fn open(source: S) -> Result<Self> {
+        Opened::open(source, &SAMPLE_INDEX).map(Self)
     }
 
     /// The partition.
@@ -245,13 +282,25 @@ impl SampleIndex {
         self.0.rows == 0
     }
 
-    /// The entry of row `row`; none beyond the last.
-    #[must_use]
-    pub fn get(&self, row: u64) -> Option<SampleEntry> {
+    /// Where the bytes are.
+    pub fn source(&self) -> &S {
+        &self.0.source
+    }
+
+    /// Reads the labels of row `row` that take part in the loss; none beyond the last row.
+    pub fn read_loss_tokens(&self, row: u64) -> io::Result<Option<u32>> {
         if row >= self.0.rows {
-            return None;
+            return Ok(None);
         }
-        Some(SampleEntry {
+        self.0.u32(8, row).map(Some)
+    }
+
+    /// Reads the entry of row `row`; none beyond the last.
+    pub fn read(&self, row: u64) -> io::Result<Option<SampleEntry>> {
+        if row >= self.0.rows {
+            return Ok(None);
+        }
+        Ok(Some(SampleEntry {
             shard: self.0.u32(0, row)?,
             input_ids: self.0.u64(1, row)?,
             labels: self.0.u64(2, row)?,
@@ -266,11 +315,6 @@ impl SampleIndex {
             sample_id_bytes: self.0.u32(11, row)?,
             record_id_bytes: Some(self.0.u32(12, row)?).filter(|bytes| *bytes != NULL_LENGTH),
             checksum: self.0.u64(13, row)?,
-        })
-    }
-
-    /// All entries in order.
-    pub fn iter(&self) -> impl Iterator<Item = SampleEntry> + '_ {
-        (0..self.len()).map_while(|row| self.get(row))
+        }))
     }
 }

@@ -31,7 +31,7 @@ pub mod tables;
 mod verify_shard;
 
 pub use canonical::canonical_json;
-pub use checksum::{ContentHash, ContentHasher, image_checksum, sample_checksum};
+pub use checksum::{ContentHash, ContentHasher, RowHasher, image_checksum, sample_checksum};
 pub use error::{Error, Result};
 pub use fingerprint::fingerprint;
 pub use index::{ImageIndex, SampleIndex, Written, write_image_index, write_sample_index};

@@ -7,9 +7,8 @@ use std::io;
 
 use crate::checksum::RowHasher;
 use crate::error::{Error, Result};
-use crate::limits::{MAX_ID_BYTES, MAX_IMAGES, MAX_TOKENS};
 use crate::read_at::ReadAt;
-use crate::row::{ImageEntry, ImageKey, SampleEntry, image_fault, loss_tokens, patches_of};
+use crate::row::{ImageEntry, ImageKey, SampleEntry, loss_tokens, patches_of};
 
 /// An image that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,9 +117,6 @@ impl<'a, R: ReadAt + ?Sized> Place<'a, R> {
     }
 
     fn text(&self, hasher: &mut RowHasher, offset: u64, length: u32) -> Result<Vec<u8>> {
-        if length as usize > MAX_ID_BYTES {
-            return Err(self.fault("id too long"));
-        }
         let bytes = self.bytes(offset, u64::from(length))?;
         hasher.update(&bytes);
         Ok(bytes)
@@ -141,18 +137,11 @@ pub fn read_image(
     entry: &ImageEntry,
 ) -> Result<ImageData> {
     let place = Place::new(file, "image", partition, entry.shard, row)?;
-    if let Some(what) = image_fault(entry.grid_thw, entry.size, entry.length) {
+    if let Some(what) = entry.fault() {
         return Err(place.fault(what));
     }
     let patches = place.bytes(entry.offset, entry.length)?;
-    let mut hasher = RowHasher::image(
-        partition,
-        row,
-        entry.key,
-        entry.grid_thw,
-        entry.size,
-        entry.length,
-    );
+    let mut hasher = RowHasher::of_image(partition, row, entry);
     hasher.update(&patches);
     if hasher.finish() != entry.checksum {
         return Err(place.fault("checksum differs"));
@@ -175,17 +164,10 @@ pub fn read_sample(
     entry: &SampleEntry,
 ) -> Result<SampleData> {
     let place = Place::new(file, "sample", partition, entry.shard, row)?;
-    if entry.n_tokens as usize > MAX_TOKENS || entry.n_images as usize > MAX_IMAGES {
-        return Err(place.fault("too many tokens or images"));
+    if let Some(what) = entry.fault() {
+        return Err(place.fault(what));
     }
-    let mut hasher = RowHasher::sample(
-        partition,
-        row,
-        entry.n_tokens,
-        entry.n_images,
-        entry.sample_id_bytes,
-        entry.record_id_bytes,
-    );
+    let mut hasher = RowHasher::of_sample(partition, row, entry);
     let sample_id = place.text(&mut hasher, entry.sample_id, entry.sample_id_bytes)?;
     let record_id = match entry.record_id_bytes {
         Some(length) => Some(place.text(&mut hasher, entry.record_id, length)?),

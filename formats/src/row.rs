@@ -106,6 +106,33 @@ pub struct SampleEntry {
     pub checksum: u64,
 }
 
+impl ImageEntry {
+    /// Why no intact image row can have these numbers; none if one can.
+    #[must_use]
+    pub fn fault(&self) -> Option<&'static str> {
+        image_fault(self.grid_thw, self.size, self.length)
+    }
+}
+
+impl SampleEntry {
+    /// Why no intact sample row can have these numbers; none if one can.
+    #[must_use]
+    pub fn fault(&self) -> Option<&'static str> {
+        if self.n_tokens as usize > MAX_TOKENS || self.n_images as usize > MAX_IMAGES {
+            return Some("too many tokens or images");
+        }
+        let ids = [Some(self.sample_id_bytes), self.record_id_bytes];
+        if ids
+            .into_iter()
+            .flatten()
+            .any(|length| length as usize > MAX_ID_BYTES)
+        {
+            return Some("id too long");
+        }
+        None
+    }
+}
+
 /// `t * h * w`, if every one is at least 1 and the product within the limit.
 pub(crate) fn patches_of(grid: [i32; 3]) -> Option<u64> {
     let mut product = 1u64;
