@@ -84,6 +84,9 @@ pub enum Error {
         /// How many there are.
         partitions: u32,
     },
+    /// An order, a world or a cursor is refused.
+    #[error(transparent)]
+    Order(#[from] crate::order_error::OrderError),
 }
 
 fn counted(count: usize) -> String {
@@ -128,6 +131,7 @@ impl Error {
             Self::Damaged { .. } => Some("run `stoker verify` to see what it costs"),
             Self::Formats { error, .. } => error.hint(),
             Self::Row { error, .. } => error.hint(),
+            Self::Order(error) => error.hint(),
         }
     }
 }

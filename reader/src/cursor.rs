@@ -1,0 +1,265 @@
+//! The state that resumes an order.
+//!
+//! Owns its JSON form and what it must agree with. Invariant: restoring takes effect or raises; a cursor saved at a global
+//! batch border fits every world and batch size, one saved inside a batch only the geometry it was saved in.
+
+use serde::{Deserialize, Serialize};
+use stoker_formats::{ContentHash, ContentHasher};
+
+use crate::order_error::{Difference, OrderError};
+use crate::placement::Placement;
+use crate::schedule::{Position, Schedule};
+use crate::world::World;
+
+/// The version that this program writes.
+const VERSION: u64 = 1;
+
+/// The longest text that is read: what is written takes less than a quarter.
+const MAX_BYTES: usize = 4096;
+
+const CONTEXT: &[u8] = b"stoker cursor 1\n";
+const GEOMETRY_CONTEXT: &[u8] = b"stoker cursor geometry 1\n";
+
+/// Where a run stands, independent of ranks and nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor(Fields);
+
+/// The fields as JSON, in this order. The order options stand as their names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    version: u64,
+    data: ContentHash,
+    weights: ContentHash,
+    seed: u64,
+    shuffle: String,
+    tail: String,
+    last: String,
+    epoch: u64,
+    position: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    within: Option<Within>,
+    /// Over all of the above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    check: Option<ContentHash>,
+}
+
+/// How far a global batch was delivered, and in what geometry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Within {
+    micro_batches_delivered: u32,
+    world_size: u32,
+    micro_batch_size: u32,
+    global_batch_size: u32,
+    placement: ContentHash,
+}
+
+/// Only what tells a newer cursor from a damaged one.
+#[derive(Deserialize)]
+struct Probe {
+    version: u64,
+}
+
+/// Where to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Resume {
+    /// The global batch.
+    pub at: Position,
+    /// Micro-batches of it that every rank was given already.
+    pub micro_batches_delivered: u32,
+}
+
+impl Cursor {
+    /// The cursor at the global batch border `at` of `schedule`.
+    #[must_use]
+    pub fn new(schedule: &Schedule, at: Position) -> Self {
+        let options = schedule.options();
+        Self(Fields {
+            version: VERSION,
+            data: schedule.data_hash(),
+            weights: schedule.weights_hash(),
+            seed: options.seed,
+            shuffle: options.shuffle.to_string(),
+            tail: options.tail.to_string(),
+            last: options.last.to_string(),
+            epoch: at.epoch,
+            position: at.position,
+            within: None,
+            check: None,
+        })
+    }
+
+    /// The cursor of a rank that was given some micro-batches of the global batch at `resume.at`.
+    ///
+    /// # Panics
+    /// If that were all of them: then the next batch's border is the place to save.
+    #[must_use]
+    pub fn within(
+        schedule: &Schedule,
+        resume: Resume,
+        world: &World,
+        placement: &Placement,
+    ) -> Self {
+        let (given, all) = (resume.micro_batches_delivered, world.micro_batches());
+        assert!(given < all, "{given} of {all} micro-batches");
+        let mut cursor = Self::new(schedule, resume.at);
+        if given > 0 {
+            cursor.0.within = Some(Within {
+                micro_batches_delivered: given,
+                world_size: world.world_size(),
+                micro_batch_size: world.micro_batch_size(),
+                global_batch_size: world.global_batch_size(),
+                placement: geometry(world, placement),
+            });
+        }
+        cursor
+    }
+
+    /// The cursor as JSON, at most 1 KiB.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let checked = Fields {
+            check: Some(self.0.hash()),
+            ..self.0.clone()
+        };
+        text(&checked)
+    }
+
+    /// Reads a cursor. Space and the order of fields do not matter.
+    ///
+    /// # Errors
+    /// [`OrderError::NewerCursor`], or [`OrderError::DamagedCursor`] if a field changed or is missing or unknown.
+    pub fn from_json(json: &str) -> Result<Self, OrderError> {
+        let damaged = |what| OrderError::DamagedCursor { what };
+        if json.len() > MAX_BYTES {
+            return Err(damaged("too long"));
+        }
+        let parsed = serde_json::from_str::<Fields>(json);
+        // A newer version may differ in every field but this one.
+        if let Ok(Probe { version }) = serde_json::from_str(json)
+            && version > VERSION
+        {
+            return Err(OrderError::NewerCursor {
+                version,
+                known: VERSION,
+            });
+        }
+        let mut fields = parsed.map_err(|error| match error.classify() {
+            serde_json::error::Category::Data => {
+                damaged("a field is unknown, missing or of another type")
+            }
+            _ => damaged("not JSON"),
+        })?;
+        let check = fields.check.take();
+        if check != Some(fields.hash()) {
+            return Err(damaged("its fields do not match its check"));
+        }
+        if fields.version != VERSION {
+            return Err(damaged("unknown version"));
+        }
+        Ok(Self(fields))
+    }
+
+    /// The place that the cursor stands for.
+    #[must_use]
+    pub fn at(&self) -> Position {
+        Position {
+            epoch: self.0.epoch,
+            position: self.0.position,
+        }
+    }
+
+    /// Where `schedule` goes on in `world`.
+    ///
+    /// # Errors
+    /// [`OrderError::OtherCursor`] naming the first thing that differs; [`OrderError::ShortBatch`] with `last=error` and a
+    /// batch size that does not divide what is left of the epoch.
+    pub fn resume(
+        &self,
+        schedule: &Schedule,
+        world: &World,
+        placement: &Placement,
+    ) -> Result<Resume, OrderError> {
+        let fields = &self.0;
+        let options = schedule.options();
+        differs(Difference::Data, fields.data, schedule.data_hash())?;
+        differs(Difference::Seed, fields.seed, options.seed)?;
+        differs(
+            Difference::Shuffle,
+            &*fields.shuffle,
+            options.shuffle.name(),
+        )?;
+        differs(Difference::Tail, &*fields.tail, options.tail.name())?;
+        differs(Difference::Last, &*fields.last, options.last.name())?;
+        // Shares follow from the tail too, so that a difference in them is one of weights only now.
+        differs(Difference::Weights, fields.weights, schedule.weights_hash())?;
+        let at = self.at();
+        schedule.check(at)?;
+        let Some(within) = &fields.within else {
+            return Ok(Resume {
+                at: schedule.resume_at(at)?,
+                micro_batches_delivered: 0,
+            });
+        };
+        let (saved, given) = (within.world_size, world.world_size());
+        differs(Difference::WorldSize, saved, given)?;
+        let (saved, given) = (within.micro_batch_size, world.micro_batch_size());
+        differs(Difference::MicroBatchSize, saved, given)?;
+        let (saved, given) = (within.global_batch_size, world.global_batch_size());
+        differs(Difference::GlobalBatchSize, saved, given)?;
+        let (saved, given) = (within.placement, geometry(world, placement));
+        differs(Difference::Placement, saved, given)?;
+        if within.micro_batches_delivered >= world.micro_batches() {
+            return Err(OrderError::DamagedCursor {
+                what: "more micro-batches delivered than a global batch has",
+            });
+        }
+        Ok(Resume {
+            at,
+            micro_batches_delivered: within.micro_batches_delivered,
+        })
+    }
+}
+
+impl Fields {
+    /// The hash of all fields but `check`, which is none here.
+    fn hash(&self) -> ContentHash {
+        let mut hasher = ContentHasher::new();
+        hasher.update(CONTEXT);
+        hasher.update(text(self).as_bytes());
+        hasher.finish()
+    }
+}
+
+fn text(fields: &Fields) -> String {
+    // Numbers, names and hashes only: nothing in it can fail.
+    serde_json::to_string(fields).unwrap_or_default()
+}
+
+/// The hash of what decides who reads which unit besides the sizes.
+fn geometry(world: &World, placement: &Placement) -> ContentHash {
+    let mut hasher = ContentHasher::new();
+    hasher.update(GEOMETRY_CONTEXT);
+    hasher.update(&world.num_nodes().to_le_bytes());
+    for node in world.nodes() {
+        hasher.update(&node.to_le_bytes());
+    }
+    hasher.update(&placement.hash().0);
+    hasher.finish()
+}
+
+fn differs<T: PartialEq + ToString>(
+    what: Difference,
+    saved: T,
+    given: T,
+) -> Result<(), OrderError> {
+    if saved == given {
+        return Ok(());
+    }
+    Err(OrderError::OtherCursor {
+        what,
+        saved: saved.to_string(),
+        given: given.to_string(),
+    })
+}

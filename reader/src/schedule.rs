@@ -1,0 +1,375 @@
+//! From a position to the units of a global batch.
+//!
+//! Owns epochs and global batches of a mixture. Invariant: what is in a global batch depends on data, order options,
+//! weights, epoch, position and batch size only; never on ranks, nodes, or what was read before.
+//!
+//! An epoch of the schedule has as many positions as one epoch of every cache together, and ends there: with one cache,
+//! or without weights, each epoch is one epoch of each cache. With weights each cache has its quota of an epoch and goes
+//! through its own epochs without a break: a small one begins again while a large one goes on.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use stoker_formats::{ContentHash, ContentHasher};
+
+use crate::memo::{MEMO_BYTES, Memo};
+use crate::mixture::{Block, Mixture};
+use crate::options::{Last, OrderOptions};
+use crate::order::{MAX_UNITS, Order};
+use crate::order_error::OrderError;
+use crate::unit::{CacheUnits, Unit};
+use crate::world::check_batch_size;
+
+/// Positions from the start of the first epoch that can be counted.
+const MAX_COUNTED: u64 = 1 << 62;
+
+const DATA_CONTEXT: &[u8] = b"stoker cursor data 1\n";
+const WEIGHTS_CONTEXT: &[u8] = b"stoker cursor weights 1\n";
+
+/// A place in the order: the next unit to deliver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Position {
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// The position in the epoch, from 0.
+    pub position: u64,
+}
+
+/// The units of one optimiser step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlobalBatch {
+    /// Where it begins.
+    pub at: Position,
+    /// As many as the global batch size, in position order; none stands for a padding row.
+    pub units: Vec<Option<Unit>>,
+    /// Where the next one begins.
+    pub next: Position,
+}
+
+/// The schedule of one or more caches.
+#[derive(Debug)]
+pub struct Schedule {
+    orders: Vec<Order>,
+    mixture: Mixture,
+    options: OrderOptions,
+    global_batch_size: u32,
+    data: ContentHash,
+    weights: ContentHash,
+    work: Mutex<Work>,
+}
+
+/// What is kept between batches; nothing depends on it.
+#[derive(Debug)]
+struct Work {
+    memo: Memo,
+    block: Block,
+}
+
+impl Schedule {
+    /// The schedule of `caches` with `weights`; without weights each counts by its size.
+    ///
+    /// # Errors
+    /// If there is nothing to order, a weight is no weight, or an epoch gives no global batch under `options.last`.
+    pub fn new(
+        caches: &[CacheUnits],
+        weights: Option<&[f64]>,
+        options: &OrderOptions,
+        global_batch_size: u32,
+    ) -> Result<Self, OrderError> {
+        check_batch_size("global batch size", global_batch_size)?;
+        let orders = orders(caches, options)?;
+        let lengths: Vec<u64> = orders.iter().map(Order::epoch_len).collect();
+        let units = lengths
+            .iter()
+            .try_fold(0u64, |sum, len| sum.checked_add(*len));
+        if units.is_none_or(|units| units > MAX_UNITS) {
+            return Err(OrderError::TooLargeMixture {
+                caches: caches.len(),
+            });
+        }
+        let mixture = Mixture::new(&lengths, weights)?;
+        let partitions = orders.iter().map(Order::partitions).sum();
+        let schedule = Self {
+            work: Mutex::new(Work {
+                memo: Memo::new(MEMO_BYTES, partitions),
+                block: mixture.block_at(0),
+            }),
+            data: data_hash(caches),
+            weights: weights_hash(mixture.quotas()),
+            options: *options,
+            global_batch_size,
+            orders,
+            mixture,
+        };
+        schedule.check_epoch()?;
+        Ok(schedule)
+    }
+
+    /// Positions of an epoch.
+    #[must_use]
+    pub fn epoch_len(&self) -> u64 {
+        self.mixture.epoch_len()
+    }
+
+    /// Global batches of an epoch, from its beginning.
+    #[must_use]
+    pub fn epoch_batches(&self) -> u64 {
+        let size = u64::from(self.global_batch_size);
+        match self.options.last {
+            Last::Drop | Last::Error => self.epoch_len() / size,
+            Last::Pad => self.epoch_len().div_ceil(size),
+        }
+    }
+
+    /// The orders of the caches.
+    #[must_use]
+    pub fn orders(&self) -> &[Order] {
+        &self.orders
+    }
+
+    /// Units of each cache in an epoch of the schedule.
+    #[must_use]
+    pub fn quotas(&self) -> &[u64] {
+        self.mixture.quotas()
+    }
+
+    /// The order options.
+    #[must_use]
+    pub fn options(&self) -> &OrderOptions {
+        &self.options
+    }
+
+    /// Units of a global batch.
+    #[must_use]
+    pub fn global_batch_size(&self) -> u32 {
+        self.global_batch_size
+    }
+
+    /// Identifies caches and splits, in order.
+    #[must_use]
+    pub fn data_hash(&self) -> ContentHash {
+        self.data
+    }
+
+    /// Identifies what the weights come to. Weights in the same proportion have the same hash.
+    #[must_use]
+    pub fn weights_hash(&self) -> ContentHash {
+        self.weights
+    }
+
+    /// The global batch at `at`. With `last=drop`, a place with too few units left stands for the next epoch.
+    ///
+    /// # Errors
+    /// [`OrderError::NoPosition`], or [`OrderError::ShortBatch`] with `last=error`.
+    pub fn batch(&self, at: Position) -> Result<GlobalBatch, OrderError> {
+        let at = self.settle(at)?;
+        let size = u64::from(self.global_batch_size);
+        let left = self.epoch_len() - at.position;
+        let count = left.min(size);
+        let mut units = Vec::with_capacity(self.global_batch_size as usize);
+        {
+            let mut work = self.lock();
+            for position in at.position..at.position + count {
+                units.push(Some(self.unit(&mut work, at.epoch, position)));
+            }
+        }
+        units.resize(self.global_batch_size as usize, None);
+        Ok(GlobalBatch {
+            next: self.after(at, count),
+            at,
+            units,
+        })
+    }
+
+    /// The unit at `at`.
+    ///
+    /// # Errors
+    /// [`OrderError::NoPosition`].
+    pub fn unit_at(&self, at: Position) -> Result<Unit, OrderError> {
+        self.check(at)?;
+        Ok(self.unit(&mut self.lock(), at.epoch, at.position))
+    }
+
+    /// The place after `consumed` delivered samples, for trainers that only keep a counter.
+    ///
+    /// It counts what trainers count: a global batch a step, so with `last=pad` padding rows too, with `last=drop` nothing
+    /// for what is dropped. It is exact for a run in which the global batch size was the same from the start.
+    ///
+    /// # Errors
+    /// [`OrderError::NoPosition`] if it is beyond all positions.
+    pub fn seek(&self, consumed: u64) -> Result<Position, OrderError> {
+        let rows = self.epoch_batches() * u64::from(self.global_batch_size);
+        let at = Position {
+            epoch: consumed / rows,
+            position: consumed % rows,
+        };
+        // Inside the padding of the last batch there is nothing left of the epoch.
+        let at = if at.position >= self.epoch_len() {
+            next_epoch(at)
+        } else {
+            at
+        };
+        self.check(at)?;
+        Ok(at)
+    }
+
+    /// Fails unless `at` is a position of the schedule.
+    pub(crate) fn check(&self, at: Position) -> Result<(), OrderError> {
+        let start = at.epoch.checked_mul(self.epoch_len());
+        let counted = start.is_some_and(|start| start < MAX_COUNTED);
+        if counted && at.position < self.epoch_len() {
+            return Ok(());
+        }
+        Err(OrderError::NoPosition {
+            epoch: at.epoch,
+            position: at.position,
+        })
+    }
+
+    /// Where the batch that is due at `at` begins.
+    pub(crate) fn settle(&self, at: Position) -> Result<Position, OrderError> {
+        self.check(at)?;
+        let left = self.epoch_len() - at.position;
+        if left >= u64::from(self.global_batch_size) {
+            return Ok(at);
+        }
+        match self.options.last {
+            Last::Pad => Ok(at),
+            Last::Drop => {
+                let next = next_epoch(at);
+                self.check(next)?;
+                Ok(next)
+            }
+            Last::Error => Err(self.short(left)),
+        }
+    }
+
+    /// Where a run that resumes at `at` goes on; fails now if it could not end the epoch.
+    pub(crate) fn resume_at(&self, at: Position) -> Result<Position, OrderError> {
+        let at = self.settle(at)?;
+        let left = (self.epoch_len() - at.position) % u64::from(self.global_batch_size);
+        match self.options.last {
+            Last::Error if left > 0 => Err(self.short(left)),
+            _ => Ok(at),
+        }
+    }
+
+    /// Where the batch after one of `count` units at `at` begins.
+    fn after(&self, at: Position, count: u64) -> Position {
+        let position = at.position + count;
+        let left = self.epoch_len() - position;
+        let dropped = self.options.last == Last::Drop && left < u64::from(self.global_batch_size);
+        if left == 0 || dropped {
+            next_epoch(at)
+        } else {
+            Position { position, ..at }
+        }
+    }
+
+    fn unit(&self, work: &mut Work, epoch: u64, position: u64) -> Unit {
+        let (cache, turn) = if self.orders.len() == 1 {
+            (0, position)
+        } else {
+            let inside = |block: &Block| {
+                let offset = position.checked_sub(block.start)?;
+                block.turns.get(usize::try_from(offset).ok()?).copied()
+            };
+            inside(&work.block).unwrap_or_else(|| {
+                work.block = self.mixture.block_at(position);
+                work.block.turns[(position - work.block.start) as usize]
+            })
+        };
+        let order = &self.orders[cache as usize];
+        // `check` keeps the sum of all caches inside a u64.
+        let turn = epoch * self.mixture.quotas()[cache as usize] + turn;
+        let len = order.epoch_len();
+        let (partition, row) = order.unit_at(&mut work.memo, turn / len, turn % len);
+        Unit {
+            cache,
+            partition,
+            row,
+        }
+    }
+
+    fn check_epoch(&self) -> Result<(), OrderError> {
+        let size = u64::from(self.global_batch_size);
+        if self.epoch_batches() == 0 {
+            return Err(OrderError::ShortEpoch {
+                units: self.epoch_len(),
+                global_batch_size: self.global_batch_size,
+            });
+        }
+        match self.epoch_len() % size {
+            left @ 1.. if self.options.last == Last::Error => Err(self.short(left)),
+            _ => Ok(()),
+        }
+    }
+
+    fn short(&self, left: u64) -> OrderError {
+        OrderError::ShortBatch {
+            global_batch_size: self.global_batch_size,
+            left,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        // A panic in between can only lose what was kept.
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn next_epoch(at: Position) -> Position {
+    Position {
+        epoch: at.epoch + 1,
+        position: 0,
+    }
+}
+
+fn orders(caches: &[CacheUnits], options: &OrderOptions) -> Result<Vec<Order>, OrderError> {
+    if caches.is_empty() {
+        return Err(OrderError::NoUnits);
+    }
+    let mut copies = HashMap::new();
+    let mut lane = 0u32;
+    let mut orders = Vec::with_capacity(caches.len());
+    for cache in caches {
+        let copy = copies.entry(cache.fingerprint).or_insert(0u64);
+        let order = Order::among(options, cache, *copy, lane)?;
+        *copy += 1;
+        let lanes = u32::try_from(order.partitions()).ok();
+        lane =
+            lanes
+                .and_then(|lanes| lane.checked_add(lanes))
+                .ok_or(OrderError::TooLargeMixture {
+                    caches: caches.len(),
+                })?;
+        orders.push(order);
+    }
+    Ok(orders)
+}
+
+/// The hash of fingerprints and splits, in order.
+fn data_hash(caches: &[CacheUnits]) -> ContentHash {
+    let mut hasher = ContentHasher::new();
+    hasher.update(DATA_CONTEXT);
+    hasher.update(&(caches.len() as u64).to_le_bytes());
+    for cache in caches {
+        hasher.update(&cache.fingerprint.0);
+        hasher.update(&(cache.partitions.len() as u64).to_le_bytes());
+        for counts in &cache.partitions {
+            hasher.update(&counts.partition.to_le_bytes());
+            hasher.update(&counts.units.to_le_bytes());
+        }
+    }
+    hasher.finish()
+}
+
+/// The hash of what the weights come to: each cache's share of an epoch.
+fn weights_hash(quotas: &[u64]) -> ContentHash {
+    let mut hasher = ContentHasher::new();
+    hasher.update(WEIGHTS_CONTEXT);
+    for quota in quotas {
+        hasher.update(&quota.to_le_bytes());
+    }
+    hasher.finish()
+}

@@ -1,0 +1,65 @@
+//! What a position of the order delivers.
+//!
+//! Owns the one type that knows what a unit holds, and the counts an order is made from. Invariant: everything else
+//! treats a unit as a number in a partition, so a unit can become a pack without a change to order or assignment.
+
+use stoker_formats::{ContentHash, Manifest, SplitEntry};
+
+/// One unit: a sample, by where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Unit {
+    /// The cache, by its place in the list of caches.
+    pub cache: u32,
+    /// The partition of the cache.
+    pub partition: u32,
+    /// The row in the partition.
+    pub row: u64,
+}
+
+/// The units of one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionUnits {
+    /// The partition's number in the cache.
+    pub partition: u32,
+    /// How many units it has.
+    pub units: u64,
+    /// The first unit of each shard, ascending from 0; only `shuffle=shard` looks at it.
+    pub shard_starts: Vec<u64>,
+}
+
+/// The units of one split of one cache: all that an order needs to know of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheUnits {
+    /// The cache's fingerprint.
+    pub fingerprint: ContentHash,
+    /// The partitions of the split, ascending.
+    pub partitions: Vec<PartitionUnits>,
+}
+
+impl CacheUnits {
+    /// The units of `split`, one of `manifest`'s splits: its samples. Looks at no file.
+    #[must_use]
+    pub fn of_split(manifest: &Manifest, split: &SplitEntry) -> Self {
+        let numbers = split.first_partition..split.first_partition.saturating_add(split.partitions);
+        let partitions = numbers
+            .filter_map(|number| {
+                let samples = &manifest.partitions.get(number as usize)?.samples;
+                let mut units = 0;
+                let mut shard_starts = Vec::with_capacity(samples.shards.len());
+                for shard in samples.shards.iter().flatten() {
+                    shard_starts.push(units);
+                    units += shard.rows;
+                }
+                Some(PartitionUnits {
+                    partition: number,
+                    units,
+                    shard_starts,
+                })
+            })
+            .collect();
+        Self {
+            fingerprint: manifest.fingerprint,
+            partitions,
+        }
+    }
+}

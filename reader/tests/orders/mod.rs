@@ -1,0 +1,54 @@
+//! What the tests of orders share: made-up caches, and dice.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use stoker_reader::{CacheUnits, OrderOptions, PartitionUnits, Shuffle, Tail};
+
+pub(crate) const SHUFFLES: [Shuffle; 3] = [Shuffle::Full, Shuffle::Shard, Shuffle::None];
+pub(crate) const TAILS: [Tail; 2] = [Tail::Even, Tail::All];
+
+/// A cache whose partitions have `sizes` units, in shards of up to `shard`.
+pub(crate) fn cache_of(name: u8, sizes: &[u64], shard: u64) -> CacheUnits {
+    let partitions = (0u32..)
+        .zip(sizes)
+        .map(|(partition, units)| PartitionUnits {
+            partition,
+            units: *units,
+            shard_starts: (0..units.div_ceil(shard)).map(|n| n * shard).collect(),
+        });
+    CacheUnits {
+        fingerprint: stoker_formats::ContentHash([name; 32]),
+        partitions: partitions.collect(),
+    }
+}
+
+/// A cache of `partitions` partitions of unequal sizes with `units` units in all.
+pub(crate) fn uneven(name: u8, units: u64, partitions: u64) -> CacheUnits {
+    // In the proportion 1 : 2 : 3 ..., the rest to the first.
+    let parts = partitions * (partitions + 1) / 2;
+    let mut sizes: Vec<u64> = (1..=partitions).map(|part| units * part / parts).collect();
+    sizes[0] += units - sizes.iter().sum::<u64>();
+    cache_of(name, &sizes, 5)
+}
+
+pub(crate) fn options(seed: u64, shuffle: Shuffle, tail: Tail) -> OrderOptions {
+    OrderOptions {
+        seed,
+        shuffle,
+        tail,
+        ..OrderOptions::default()
+    }
+}
+
+/// A small source of made-up numbers.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
