@@ -4,9 +4,10 @@
 //! depends on where the row stands (partition, row number), so that two intact rows that were exchanged are noticed.
 
 use std::fmt;
+use std::hash::Hasher as _;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use xxhash_rust::xxh3::Xxh3Default;
+use twox_hash::xxhash3_64::Hasher as Xxh3;
 
 use crate::error::{Error, Result};
 use crate::hex;
@@ -22,7 +23,7 @@ const SAMPLE_TAG: [u8; 4] = *b"STKS";
 pub(crate) const NULL_LENGTH: u32 = u32::MAX;
 
 /// Checksum of a row that is fed in pieces.
-pub struct RowHasher(Xxh3Default);
+pub struct RowHasher(Xxh3);
 
 impl RowHasher {
     /// Starts the image row that `entry` describes; its patches follow.
@@ -60,7 +61,7 @@ impl RowHasher {
         size: [i32; 2],
         length: u64,
     ) -> Self {
-        let mut hasher = Self(Xxh3Default::new());
+        let mut hasher = Self(Xxh3::new());
         hasher.update(&IMAGE_TAG);
         hasher.update(&partition.to_le_bytes());
         hasher.update(&row.to_le_bytes());
@@ -81,7 +82,7 @@ impl RowHasher {
         sample_id_bytes: u32,
         record_id_bytes: Option<u32>,
     ) -> Self {
-        let mut hasher = Self(Xxh3Default::new());
+        let mut hasher = Self(Xxh3::new());
         hasher.update(&SAMPLE_TAG);
         hasher.update(&partition.to_le_bytes());
         hasher.update(&row.to_le_bytes());
@@ -98,7 +99,7 @@ impl RowHasher {
 
     /// Goes on with `bytes`.
     pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+        self.0.write(bytes);
     }
 
     /// Goes on with 32-bit words, in little-endian bytes.
@@ -119,7 +120,7 @@ impl RowHasher {
     /// The checksum.
     #[must_use]
     pub fn finish(&self) -> u64 {
-        self.0.digest()
+        self.0.finish()
     }
 }
 
