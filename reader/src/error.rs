@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::device::DeviceFault;
+
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -84,6 +86,22 @@ pub enum Error {
         /// How many there are.
         partitions: u32,
     },
+    /// A device cannot be used.
+    #[error("could not use the device: {fault}: `{device}`")]
+    Device {
+        /// Its name.
+        device: String,
+        /// What is wrong.
+        fault: DeviceFault,
+    },
+    /// Something of a parent process is used in a child after a fork.
+    #[error("{what} belongs to the process that opened it, before a fork: `{pid}`")]
+    Forked {
+        /// What is used.
+        what: &'static str,
+        /// The process that opened it.
+        pid: u32,
+    },
 }
 
 fn counted(count: usize) -> String {
@@ -114,6 +132,14 @@ impl Error {
         move |error| Self::Formats { path, error }
     }
 
+    /// An [`Error::Device`].
+    pub(crate) fn device(device: &str, fault: DeviceFault) -> Self {
+        Self::Device {
+            device: device.to_owned(),
+            fault,
+        }
+    }
+
     /// What to do about it, if there is something to say.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
@@ -128,6 +154,10 @@ impl Error {
             Self::Damaged { .. } => Some("run `stoker verify` to see what it costs"),
             Self::Formats { error, .. } => error.hint(),
             Self::Row { error, .. } => error.hint(),
+            Self::Device { fault, .. } => fault.hint(),
+            Self::Forked { .. } => Some(
+                "open it in the process that uses it, or start workers with spawn or forkserver",
+            ),
         }
     }
 }

@@ -5,11 +5,16 @@
 //! file.
 
 mod cache;
+pub mod device;
 mod error;
+mod expand;
 mod files;
 mod ids;
 mod shards;
+mod staging;
 
 pub use cache::{Cache, Place};
 pub use error::{Error, Result};
+pub use expand::{FloatTable, Pixels, expand_bf16, expand_bytes, expand_f32};
 pub use files::{CacheFile, CacheFiles};
+pub use staging::{PlainMemory, Staging};
