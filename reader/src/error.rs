@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::device::DeviceFault;
+
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -87,6 +89,22 @@ pub enum Error {
     /// An order, a world or a cursor is refused.
     #[error(transparent)]
     Order(#[from] crate::order_error::OrderError),
+    /// A device cannot be used.
+    #[error("could not use the device: {fault}: `{device}`")]
+    Device {
+        /// Its name.
+        device: String,
+        /// What is wrong.
+        fault: DeviceFault,
+    },
+    /// Something of a parent process is used in a child after a fork.
+    #[error("{what} belongs to the process that opened it, before a fork: `{pid}`")]
+    Forked {
+        /// What is used.
+        what: &'static str,
+        /// The process that opened it.
+        pid: u32,
+    },
 }
 
 fn counted(count: usize) -> String {
@@ -117,6 +135,14 @@ impl Error {
         move |error| Self::Formats { path, error }
     }
 
+    /// An [`Error::Device`].
+    pub(crate) fn device(device: &str, fault: DeviceFault) -> Self {
+        Self::Device {
+            device: device.to_owned(),
+            fault,
+        }
+    }
+
     /// What to do about it, if there is something to say.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
@@ -132,6 +158,10 @@ impl Error {
             Self::Formats { error, .. } => error.hint(),
             Self::Row { error, .. } => error.hint(),
             Self::Order(error) => error.hint(),
+            Self::Device { fault, .. } => fault.hint(),
+            Self::Forked { .. } => Some(
+                "open it in the process that uses it, or start workers with spawn or forkserver",
+            ),
         }
     }
 }

@@ -7,7 +7,9 @@
 mod assign;
 mod cache;
 mod cursor;
+pub mod device;
 mod error;
+mod expand;
 mod files;
 mod ids;
 mod memo;
@@ -20,11 +22,13 @@ mod schedule;
 mod shards;
 mod unit;
 mod world;
+mod staging;
 
 pub use assign::{Assignment, assign};
 pub use cache::{Cache, Place};
 pub use cursor::{Cursor, Resume};
 pub use error::{Error, Result};
+pub use expand::{FloatTable, Pixels, expand_bf16, expand_bytes, expand_f32};
 pub use files::{CacheFile, CacheFiles};
 pub use memo::Memo;
 pub use options::{Last, OrderOptions, Shuffle, Tail};
@@ -34,3 +38,4 @@ pub use placement::{Held, Placement};
 pub use schedule::{GlobalBatch, Position, Schedule};
 pub use unit::{CacheUnits, PartitionUnits, Unit};
 pub use world::{World, WorldSizes};
+pub use staging::{PlainMemory, Staging};

@@ -1,0 +1,78 @@
+//! Hashes the index files of large caches while batches are read already.
+//!
+//! Owns one thread. Invariant: a damaged index file is reported with the first batch after it was found; a reader that
+//! is dropped does not wait for the rest.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crate::error::{Error, Result};
+use crate::work::Plan;
+
+/// The check of all index files of a reader.
+#[derive(Debug)]
+pub(crate) struct IndexCheck {
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: AtomicBool,
+    failed: AtomicBool,
+    fault: Mutex<Option<Error>>,
+}
+
+impl IndexCheck {
+    /// Starts the check, if there is something to check.
+    pub(crate) fn start(plan: &Arc<Plan>) -> Result<Self> {
+        let state = Arc::new(State::default());
+        let thread = if plan.rows.unchecked_indexes().next().is_some() {
+            let (plan, state) = (Arc::clone(plan), Arc::clone(&state));
+            let builder = thread::Builder::new().name("stoker-index".to_owned());
+            let thread = builder.spawn(move || run(&plan, &state));
+            Some(thread.map_err(|source| Error::Thread { source })?)
+        } else {
+            None
+        };
+        Ok(Self { state, thread })
+    }
+
+    /// The fault that was found, once.
+    pub(crate) fn fault(&self) -> Option<Error> {
+        if !self.state.failed.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut fault = self
+            .state
+            .fault
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        fault.take()
+    }
+}
+
+impl Drop for IndexCheck {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It looks at `stop` after every piece; a read that hangs must not hang the drop.
+            drop(thread);
+        }
+    }
+}
+
+fn run(plan: &Plan, state: &State) {
+    let stop = || state.stop.load(Ordering::Relaxed);
+    for (index, partition) in plan.rows.unchecked_indexes() {
+        if stop() {
+            return;
+        }
+        if let Err(fault) = index.check(partition, &stop) {
+            *state.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+            state.failed.store(true, Ordering::Release);
+            return;
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Work that is planned in order, done by threads, and delivered in order.
+//!
+//! Owns queue, admission and shutdown; it knows nothing of batches. Invariants: jobs are planned and admitted one after
+//! another, so the job that the consumer waits for never waits for a permit that only a later one could free; at most
+//! `depth` jobs (one more while the consumer waits) are planned beyond what was delivered.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::budget::{Budget, Permit};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+
+/// What a pipeline does.
+pub(crate) trait Work: Send + Sync + 'static {
+    /// One piece of work.
+    type Job: Send;
+    /// What comes of it.
+    type Done: Send;
+
+    /// The next job in order and the bytes that it will hold; none if there is no more.
+    fn plan(&self) -> Option<(Self::Job, u64)>;
+
+    /// Does a job on thread number `worker`.
+    fn make(&self, job: Self::Job, worker: usize) -> Self::Done;
+
+    /// What a job comes to whose maker panicked.
+    fn panicked(&self, message: String) -> Self::Done;
+
+    /// A thread waited this long for the budget, or for the consumer.
+    fn waited(&self, budget: Duration, consumer: Duration);
+}
+
+/// What [`Pipeline::next`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next<T> {
+    Done(T),
+    TimedOut,
+    /// All jobs were delivered, and there are no more.
+    Ended,
+}
+
+struct Core<W: Work> {
+    work: W,
+    depth: u64,
+    budget: Arc<Budget>,
+    /// The number of the next job. Its lock is held from planning to admission.
+    planner: Mutex<u64>,
+    queue: Mutex<Queue<W::Done>>,
+    /// There is room in the queue, or it is over.
+    room: Condvar,
+    /// Something was done, or it is over.
+    ready: Condvar,
+}
+
+struct Queue<T> {
+    done: BTreeMap<u64, (T, Permit)>,
+    /// The number of the job that is delivered next.
+    deliver: u64,
+    waiting: bool,
+    /// Jobs in all, once that is known.
+    end: Option<u64>,
+    stop: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Makers run without a lock; what is changed under one is right after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Threads at work.
+pub(crate) struct Pipeline<W: Work> {
+    core: Arc<Core<W>>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl<W: Work> Pipeline<W> {
+    /// Starts `threads` threads that keep `depth` jobs ahead of the consumer.
+    pub(crate) fn start(
+        work: W,
+        threads: usize,
+        depth: u64,
+        budget: Arc<Budget>,
+    ) -> std::io::Result<Self> {
+        let core = Arc::new(Core {
+            work,
+            depth,
+            budget,
+            planner: Mutex::new(0),
+            queue: Mutex::new(Queue {
+                done: BTreeMap::new(),
+                deliver: 0,
+                waiting: false,
+                end: None,
+                stop: false,
+            }),
+            room: Condvar::new(),
+            ready: Condvar::new(),
+        });
+        let mut pipeline = Self {
+            core,
+            threads: Vec::with_capacity(threads),
+        };
+        for worker in 0..threads.max(1) {
+            let core = Arc::clone(&pipeline.core);
+            let builder = thread::Builder::new().name(format!("stoker-{worker}"));
+            // On failure the drop of the pipeline ends those that run.
+            pipeline
+                .threads
+                .push(builder.spawn(move || core.run(worker))?);
+        }
+        Ok(pipeline)
+    }
+
+    /// The next job's result in order. Waits for at most `timeout`, or without end.
+    pub(crate) fn next(&self, timeout: Option<Duration>) -> Next<W::Done> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut queue = lock(&self.core.queue);
+        queue.waiting = true;
+        self.core.room.notify_all();
+        let found = loop {
+            let number = queue.deliver;
+            if let Some((done, permit)) = queue.done.remove(&number) {
+                queue.deliver += 1;
+                break Next::Done((done, permit));
+            }
+            if queue.stop || queue.end.is_some_and(|end| end <= number) {
+                break Next::Ended;
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            queue = match left {
+                Some(Duration::ZERO) => break Next::TimedOut,
+                Some(left) => {
+                    let waited = self.core.ready.wait_timeout(queue, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let waited = self.core.ready.wait(queue);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        };
+        queue.waiting = false;
+        drop(queue);
+        self.core.room.notify_all();
+        match found {
+            // The bytes are the consumer's from here on.
+            Next::Done((done, permit)) => {
+                drop(permit);
+                Next::Done(done)
+            }
+            Next::TimedOut => Next::TimedOut,
+            Next::Ended => Next::Ended,
+        }
+    }
+
+    /// The work.
+    pub(crate) fn work(&self) -> &W {
+        &self.core.work
+    }
+
+    /// Jobs that are done and wait for the consumer.
+    pub(crate) fn queued(&self) -> usize {
+        lock(&self.core.queue).done.len()
+    }
+
+    /// Bytes in flight now, and at most so far.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        self.core.budget.used()
+    }
+
+    /// Ends the threads and waits for them, at most `limit`; whether all have ended.
+    pub(crate) fn stop(&mut self, limit: Option<Duration>) -> bool {
+        let finished: BTreeMap<_, _> = {
+            let mut queue = lock(&self.core.queue);
+            queue.stop = true;
+            std::mem::take(&mut queue.done)
+        };
+        drop(finished);
+        self.core.budget.close();
+        self.core.room.notify_all();
+        self.core.ready.notify_all();
+        let until = limit.map(|limit| Instant::now() + limit);
+        for thread in self.threads.drain(..) {
+            if let Some(until) = until {
+                // A read that hangs cannot be called back: its thread ends when the system lets it.
+                while !thread.is_finished() {
+                    if Instant::now() >= until {
+                        return false;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            // Makers' panics are caught; there is nothing to pass on.
+            let _ = thread.join();
+        }
+        true
+    }
+}
+
+impl<W: Work> Drop for Pipeline<W> {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.stop(None);
+        }
+    }
+}
+
+impl<W: Work> Core<W> {
+    fn run(&self, worker: usize) {
+        while let Some((number, job, permit)) = self.take() {
+            let done = catch_unwind(AssertUnwindSafe(|| self.work.make(job, worker)))
+                .unwrap_or_else(|panic| self.work.panicked(message(&*panic)));
+            let mut queue = lock(&self.queue);
+            if queue.stop {
+                return;
+            }
+            queue.done.insert(number, (done, permit));
+            drop(queue);
+            self.ready.notify_all();
+        }
+    }
+
+    /// The next job, with its permit; none when it is over.
+    fn take(&self) -> Option<(u64, W::Job, Permit)> {
+        let mut next = lock(&self.planner);
+        let number = *next;
+        let idle = self.wait_for_room(number)?;
+        let Some((job, bytes)) = self.work.plan() else {
+            lock(&self.queue).end = Some(number);
+            self.ready.notify_all();
+            return None;
+        };
+        *next += 1;
+        let asked = Instant::now();
+        let permit = self.budget.acquire(bytes)?;
+        self.work.waited(asked.elapsed(), idle);
+        Some((number, job, permit))
+    }
+
+    /// Waits until job `number` may be planned; none when it is over.
+    fn wait_for_room(&self, number: u64) -> Option<Duration> {
+        let asked = Instant::now();
+        let mut queue = lock(&self.queue);
+        loop {
+            if queue.stop || queue.end.is_some() {
+                return None;
+            }
+            if number < queue.deliver + self.depth + u64::from(queue.waiting) {
+                return Some(asked.elapsed());
+            }
+            let waited = self.room.wait(queue);
+            queue = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What a panic said.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a thread panicked".to_owned())
+}

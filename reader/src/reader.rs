@@ -1,0 +1,367 @@
+//! The reader: micro-batches of one rank, in order, prepared ahead.
+//!
+//! Owns opening, delivery and the cursor. Invariant: the cursor counts what was delivered, never what was prepared; a
+//! reader that was opened in another process is never touched.
+
+use std::process;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::assemble::Look;
+use crate::assign::assign;
+use crate::batch::Batch;
+use crate::budget::Budget;
+use crate::buffer::BufferPool;
+use crate::cursor::{Cursor, Resume};
+use crate::error::{Error, Result};
+use crate::files::CacheFiles;
+use crate::index_check::IndexCheck;
+use crate::memory;
+use crate::model::Model;
+use crate::open_files::OpenFiles;
+use crate::pipeline::{Next, Pipeline};
+use crate::placement::Held;
+use crate::presence;
+use crate::reader_options::ReaderOptions;
+use crate::rows::Rows;
+use crate::schedule::{Position, Schedule};
+use crate::stats::{Consumer, Counters, Stats};
+use crate::unit::CacheUnits;
+use crate::work::{BatchWork, Plan, check_local};
+use crate::world::World;
+
+/// How long a stopped reader waits for its threads. A thread inside a read that hangs is left to end by itself.
+const STOP_LIMIT: Duration = Duration::from_secs(1);
+
+/// What [`Reader::next_batch`] gives.
+#[derive(Debug)]
+pub enum Step {
+    /// A micro-batch.
+    Batch(Batch),
+    /// The epoch is over; the next call begins the next one.
+    EpochEnd,
+    /// Nothing was ready in time; the next call goes on waiting.
+    TimedOut,
+}
+
+/// Delivers the micro-batches of one rank.
+pub struct Reader {
+    opened_by: u32,
+    plan: Arc<Plan>,
+    options: ReaderOptions,
+    budget_bytes: u64,
+    counters: Arc<Counters>,
+    consumer: Consumer,
+    /// Threads run from the first batch on.
+    pipeline: Option<Pipeline<BatchWork>>,
+    index_check: Option<IndexCheck>,
+    at: Resume,
+    /// The epoch whose end is to be told next.
+    ended: bool,
+    waiting_since: Option<Instant>,
+    first_fault: Option<String>,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader")
+            .field("at", &self.at)
+            .field("world", &self.plan.world)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// Opens the caches: reads their manifests and checks that every file that this node needs is there. Starts no
+    /// thread and costs nothing a row.
+    ///
+    /// # Errors
+    /// [`Error::NotACache`], [`Error::Missing`] with all missing files, [`Error::NoSplit`], [`Error::OtherModel`],
+    /// [`Error::Remote`], or what is wrong with an option.
+    pub fn open(options: ReaderOptions) -> Result<Self> {
+        options.check()?;
+        let world = World::new(options.world)?;
+        let caches = options
+            .caches
+            .iter()
+            .map(|cache| CacheFiles::open(&cache.path).map(Arc::new))
+            .collect::<Result<Vec<_>>>()?;
+        if caches.is_empty() {
+            return Err(Error::NoCaches);
+        }
+        let units = caches
+            .iter()
+            .map(|files| units(files, &options.split))
+            .collect::<Result<Vec<_>>>()?;
+        let weights: Option<Vec<f64>> = options.caches.iter().map(|cache| cache.weight).collect();
+        let schedule = Schedule::new(
+            &units,
+            weights.as_deref(),
+            &options.order,
+            options.world.global_batch_size,
+        )?;
+        for (number, (files, units)) in (0u32..).zip(caches.iter().zip(&units)) {
+            let here = units.partitions.iter().map(|part| part.partition);
+            let here = here.filter(|partition| {
+                let held = Held {
+                    cache: number,
+                    partition: *partition,
+                };
+                options.placement.holds(world.node_rank(), held)
+            });
+            presence::check(files, here)?;
+        }
+        let memory = memory::limit();
+        let model = Model::of_all(&caches)?;
+        let counters = Arc::new(Counters::default());
+        let shard_bytes: u64 = caches.iter().map(|files| shard_bytes(files)).sum();
+        let rows = Rows::new(
+            caches,
+            Arc::new(OpenFiles::new()),
+            options.backend,
+            options.verify,
+            memory.is_some_and(|memory| shard_bytes > memory),
+            Arc::clone(&counters),
+        );
+        let budget_bytes = options.budget(memory);
+        let plan = Arc::new(Plan {
+            schedule,
+            world,
+            placement: options.placement.clone(),
+            rows,
+            model,
+            look: Look {
+                layout: options.layout,
+                pixels: options.pixels,
+                position_pad: options.position_pad,
+                sample_ids: options.sample_ids,
+            },
+            pool: BufferPool::new(usize::try_from(budget_bytes).unwrap_or(usize::MAX)),
+        });
+        let first = plan.schedule.batch(Position::default())?;
+        check_local(&plan, &assign(&first, &plan.world, &plan.placement))?;
+        Ok(Self {
+            opened_by: process::id(),
+            plan,
+            budget_bytes,
+            counters,
+            consumer: Consumer::open(Instant::now()),
+            pipeline: None,
+            index_check: None,
+            at: Resume::default(),
+            ended: false,
+            waiting_since: None,
+            first_fault: None,
+            options,
+        })
+    }
+
+    /// Fails in a fork of the process that opened the reader: its threads and locks are not there.
+    fn check_process(&self) -> Result<()> {
+        let here = process::id();
+        if here == self.opened_by {
+            return Ok(());
+        }
+        Err(Error::Forked {
+            opened: self.opened_by,
+            here,
+        })
+    }
+
+    /// The next micro-batch. Waits at most `timeout`, or without end.
+    ///
+    /// # Errors
+    /// [`Error::Row`] or [`Error::Formats`] naming shard and row if one is damaged, [`Error::Forked`] in a fork. After an
+    /// error only [`restore`](Self::restore) and [`seek`](Self::seek) go on.
+    pub fn next_batch(&mut self, timeout: Option<Duration>) -> Result<Step> {
+        self.check_process()?;
+        if let Some(first) = &self.first_fault {
+            return Err(Error::Stopped {
+                first: first.clone(),
+            });
+        }
+        if std::mem::take(&mut self.ended) {
+            return Ok(Step::EpochEnd);
+        }
+        let since = *self.waiting_since.get_or_insert_with(Instant::now);
+        let next = self.running()?.next(timeout);
+        let result = match next {
+            Next::TimedOut => return Ok(Step::TimedOut),
+            Next::Done(delivery) => delivery,
+            Next::Ended => Err(Error::Internal("a reader without an end has ended")),
+        };
+        self.waiting_since = None;
+        let result = result.and_then(|delivery| match self.index_fault() {
+            Some(fault) => Err(fault),
+            None => Ok(delivery),
+        });
+        match result {
+            Ok(delivery) => {
+                self.consumer.delivered(since.elapsed());
+                self.ended = delivery.after.at.epoch != delivery.batch.epoch;
+                self.at = delivery.after;
+                Ok(Step::Batch(delivery.batch))
+            }
+            Err(fault) => {
+                self.first_fault = Some(fault.to_string());
+                self.stop();
+                Err(fault)
+            }
+        }
+    }
+
+    fn index_fault(&self) -> Option<Error> {
+        self.index_check.as_ref().and_then(IndexCheck::fault)
+    }
+
+    fn running(&mut self) -> Result<&Pipeline<BatchWork>> {
+        if self.index_check.is_none() {
+            self.index_check = Some(IndexCheck::start(&self.plan)?);
+        }
+        let pipeline = match self.pipeline.take() {
+            Some(pipeline) => pipeline,
+            None => {
+                let threads = self.options.threads;
+                let work = BatchWork::new(Arc::clone(&self.plan), self.at, threads);
+                Pipeline::start(
+                    work,
+                    threads,
+                    self.options.prefetch_batches,
+                    Budget::new(self.budget_bytes),
+                )
+                .map_err(|source| Error::Thread { source })?
+            }
+        };
+        Ok(self.pipeline.insert(pipeline))
+    }
+
+    fn stop(&mut self) {
+        if let Some(mut pipeline) = self.pipeline.take() {
+            pipeline.stop(Some(STOP_LIMIT));
+        }
+        self.waiting_since = None;
+    }
+
+    /// Where the reader stands: after the last micro-batch that was delivered.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a fork.
+    pub fn cursor(&self) -> Result<Cursor> {
+        self.check_process()?;
+        let plan = &self.plan;
+        Ok(Cursor::within(
+            &plan.schedule,
+            self.at,
+            &plan.world,
+            &plan.placement,
+        ))
+    }
+
+    /// Goes on at `cursor`, which may come from another number of ranks, nodes or batch size.
+    ///
+    /// # Errors
+    /// [`Error::Order`] saying what differs; then nothing has changed.
+    pub fn restore(&mut self, cursor: &Cursor) -> Result<()> {
+        self.check_process()?;
+        let plan = &self.plan;
+        let at = cursor.resume(&plan.schedule, &plan.world, &plan.placement)?;
+        self.go_to(at);
+        Ok(())
+    }
+
+    /// Goes to the place after `consumed_samples` delivered samples, counted over all ranks from the very first.
+    ///
+    /// # Errors
+    /// [`Error::Order`] if there is no such place; then nothing has changed.
+    pub fn seek(&mut self, consumed_samples: u64) -> Result<()> {
+        self.check_process()?;
+        let at = self.plan.schedule.seek(consumed_samples)?;
+        self.go_to(Resume {
+            at,
+            micro_batches_delivered: 0,
+        });
+        Ok(())
+    }
+
+    fn go_to(&mut self, at: Resume) {
+        self.stop();
+        self.at = at;
+        self.ended = false;
+        self.first_fault = None;
+    }
+
+    /// Micro-batches of this rank in an epoch.
+    #[must_use]
+    pub fn epoch_batches(&self) -> u64 {
+        self.plan.schedule.epoch_batches() * u64::from(self.plan.world.micro_batches())
+    }
+
+    /// The order of all ranks' batches.
+    #[must_use]
+    pub fn schedule(&self) -> &Schedule {
+        &self.plan.schedule
+    }
+
+    /// What the caches were made for.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.plan.model
+    }
+
+    /// What the reader was opened with.
+    #[must_use]
+    pub fn options(&self) -> &ReaderOptions {
+        &self.options
+    }
+
+    /// What was measured since the reader was opened.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a fork.
+    pub fn stats(&self) -> Result<Stats> {
+        self.check_process()?;
+        let pipeline = self.pipeline.as_ref();
+        Ok(Stats::new(
+            &self.counters,
+            &self.consumer,
+            pipeline.map_or(0, Pipeline::queued),
+            pipeline.map_or((0, 0), Pipeline::bytes),
+            pipeline.map_or_else(Vec::new, |pipeline| pipeline.work().slow_reads()),
+        ))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if self.check_process().is_ok() {
+            self.stop();
+        } else {
+            // In a fork the threads are not there, and their locks may be held for ever: leave all as it is.
+            std::mem::forget(self.pipeline.take());
+            std::mem::forget(self.index_check.take());
+        }
+    }
+}
+
+fn units(files: &CacheFiles, split: &str) -> Result<CacheUnits> {
+    let splits = &files.manifest().splits;
+    let found = splits.iter().find(|entry| entry.name == split);
+    let entry = found.ok_or_else(|| Error::NoSplit {
+        split: split.to_owned(),
+        root: files.root().to_path_buf(),
+        splits: splits
+            .iter()
+            .map(|entry| format!("`{}`", entry.name))
+            .collect(),
+    })?;
+    Ok(CacheUnits::of_split(files.manifest(), entry))
+}
+
+fn shard_bytes(files: &CacheFiles) -> u64 {
+    let partitions = files.manifest().partitions.iter();
+    let shards = partitions.flat_map(|entry| [&entry.images.shards, &entry.samples.shards]);
+    shards
+        .flat_map(|shards| shards.iter().flatten())
+        .map(|shard| shard.bytes)
+        .sum()
+}

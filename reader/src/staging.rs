@@ -1,0 +1,261 @@
+//! Host memory that uploads are made from, page-locked or plain.
+//!
+//! Owns the only way from host memory to a device slot. Invariant: a [`Staging`] in hand is idle, nothing but its
+//! holder touches it; memory that a copy may still read is neither lent nor freed.
+#![allow(unsafe_code, reason = "page-aligned memory of its own, outside Vec")]
+
+use std::alloc::{Layout, alloc, dealloc};
+#[cfg(feature = "cuda")]
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::{fmt, slice};
+
+use crate::device::DeviceFault;
+#[cfg(feature = "cuda")]
+use crate::device::cuda::{Context, Fence, LockedMemory, Slot, Stream};
+use crate::device::pool::{Lent, Pool};
+use crate::error::{Error, Result};
+
+/// Good for O_DIRECT on every disk, and for whole pages.
+const ALIGNMENT: usize = 4096;
+
+/// Bytes in whole pages that the system has already backed with memory, so that no first touch is slow.
+pub struct PlainMemory {
+    address: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the memory belongs to the value alone; access to it goes by the borrow of the value.
+unsafe impl Send for PlainMemory {}
+// SAFETY: as above.
+unsafe impl Sync for PlainMemory {}
+
+impl fmt::Debug for PlainMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PlainMemory({} bytes)", self.layout.size())
+    }
+}
+
+impl PlainMemory {
+    /// Zeros, at least one page.
+    pub fn new(bytes: usize) -> Result<Self> {
+        let none = || {
+            let kind = "host";
+            Error::device("cpu", DeviceFault::OutOfMemory { kind, bytes })
+        };
+        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).map_err(|_| none())?;
+        let layout = layout.pad_to_align();
+        // SAFETY: the layout has a size.
+        let address = NonNull::new(unsafe { alloc(layout) }).ok_or_else(none)?;
+        // Writing, where zeroed pages of the system would wait for their first touch.
+        // SAFETY: freshly allocated with this size.
+        unsafe { address.write_bytes(0, layout.size()) };
+        Ok(Self { address, layout })
+    }
+}
+
+impl Deref for PlainMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: allocated and initialised with this size, borrowed with self.
+        unsafe { slice::from_raw_parts(self.address.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl DerefMut for PlainMemory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in deref, borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(self.address.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl Drop for PlainMemory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in new with this layout, and freed once.
+        unsafe { dealloc(self.address.as_ptr(), self.layout) }
+    }
+}
+
+/// The memory of one staging buffer, and what says whether a copy reads it.
+#[derive(Debug)]
+pub(crate) enum Buffer {
+    Plain(PlainMemory),
+    #[cfg(feature = "cuda")]
+    Locked(Locked),
+}
+
+/// Memory that a device reads by itself.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+pub(crate) struct Locked {
+    memory: ManuallyDrop<LockedMemory>,
+    read: Fence,
+}
+
+#[cfg(feature = "cuda")]
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Where the end of a copy cannot be known, the memory stays until the process ends.
+        if self.read.wait().is_ok() {
+            // SAFETY: dropped here only, and not used again.
+            unsafe { ManuallyDrop::drop(&mut self.memory) }
+        }
+    }
+}
+
+impl Buffer {
+    pub(crate) fn plain(bytes: usize) -> Result<Self> {
+        Ok(Self::Plain(PlainMemory::new(bytes)?))
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn locked(context: &Arc<Context>, bytes: usize) -> Result<Self> {
+        let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
+        let read = Fence::new(context)?;
+        let memory = ManuallyDrop::new(LockedMemory::new(context, bytes)?);
+        Ok(Self::Locked(Locked { memory, read }))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Plain(memory) => memory,
+            #[cfg(feature = "cuda")]
+            Self::Locked(locked) => locked.memory.bytes(),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Plain(memory) => memory,
+            #[cfg(feature = "cuda")]
+            Self::Locked(locked) => locked.memory.bytes_mut(),
+        }
+    }
+
+    /// Whether no copy reads it.
+    fn is_idle(&mut self) -> Result<bool> {
+        match self {
+            Self::Plain(_) => Ok(true),
+            #[cfg(feature = "cuda")]
+            Self::Locked(locked) => locked.read.is_done(),
+        }
+    }
+}
+
+/// Staging buffers, used in turn.
+#[derive(Debug)]
+pub(crate) struct StagingRing(Arc<Pool<Buffer>>);
+
+impl StagingRing {
+    pub(crate) fn new(device: &str, buffers: Vec<Buffer>) -> Self {
+        Self(Pool::new(device, buffers))
+    }
+
+    /// Waits for an idle buffer. One that is too small is replaced by what `larger` makes.
+    pub(crate) fn stage(
+        &self,
+        bytes: usize,
+        larger: impl FnOnce() -> Result<Buffer>,
+    ) -> Result<Staging> {
+        let mut buffer = self.0.take(Buffer::is_idle)?;
+        if buffer.bytes().len() < bytes {
+            *buffer = larger()?;
+        }
+        Ok(Staging { buffer, bytes })
+    }
+
+    /// Ends all waiting, now and later.
+    pub(crate) fn close(&self, fault: DeviceFault) {
+        self.0.close(fault);
+    }
+}
+
+/// A staging buffer in hand: bytes to fill, at a page's border. What they hold at first is left over from earlier use.
+///
+/// Dropped without an upload, it goes back to the ring.
+pub struct Staging {
+    buffer: Lent<Buffer>,
+    bytes: usize,
+}
+
+impl fmt::Debug for Staging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Staging({} bytes)", self.bytes)
+    }
+}
+
+impl Staging {
+    /// Forgets all but the first `bytes`.
+    pub fn truncate(&mut self, bytes: usize) {
+        self.bytes = self.bytes.min(bytes);
+    }
+
+    /// Starts to copy the bytes to `slot` and gives the buffer back to its ring, where it waits for the copy.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn upload(mut self, slot: &mut Slot, stream: &Stream) -> Result<()> {
+        match &mut *self.buffer {
+            Buffer::Locked(Locked { memory, read }) => {
+                // SAFETY: the buffer is not lent again before `read` is done, nor freed.
+                unsafe { slot.fill(stream, memory, read, self.bytes) }
+            }
+            Buffer::Plain(_) => Err(slot.refused("the staging buffer is of another device")),
+        }
+    }
+}
+
+impl Deref for Staging {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer.bytes()[..self.bytes]
+    }
+}
+
+impl DerefMut for Staging {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let bytes = self.bytes;
+        &mut self.buffer.bytes_mut()[..bytes]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_memory_is_zero_and_page_aligned() {
+        for bytes in [0, 1, 4096, 4097, 1_000_000] {
+            let mut memory = PlainMemory::new(bytes).unwrap();
+            assert!(memory.len() >= bytes && memory.len() % ALIGNMENT == 0);
+            assert_eq!(memory.as_ptr() as usize % ALIGNMENT, 0);
+            assert!(memory.iter().all(|byte| *byte == 0));
+            memory.fill(7);
+        }
+        let huge = PlainMemory::new(isize::MAX as usize).unwrap_err();
+        assert!(huge.to_string().contains("out of host memory"), "{huge}");
+    }
+
+    #[test]
+    fn buffers_come_back_grow_and_keep_their_bytes() {
+        let ring = StagingRing::new("cpu", vec![Buffer::plain(100).unwrap()]);
+        let mut staging = ring.stage(10, || unreachable!()).unwrap();
+        assert_eq!(staging.len(), 10);
+        staging.fill(9);
+        staging.truncate(4);
+        assert_eq!(*staging, [9; 4]);
+        drop(staging);
+        let mut staging = ring.stage(9000, || Buffer::plain(9000)).unwrap();
+        assert_eq!(staging.len(), 9000);
+        staging.fill(1);
+        drop(staging);
+        // A failure to grow keeps the buffer that there is.
+        let failed = ring.stage(90_000, || Err(Error::device("cpu", DeviceFault::NotBuilt)));
+        assert!(failed.is_err());
+        assert_eq!(*ring.stage(3, || unreachable!()).unwrap(), [1; 3]);
+        ring.close(DeviceFault::Closed);
+        assert!(ring.stage(1, || unreachable!()).is_err());
+    }
+}

@@ -1,0 +1,277 @@
+//! What the threads of a reader do: plan micro-batches in order, and make them.
+//!
+//! Owns the way from a position to a batch. Invariant: after a fault nothing more is planned, so the fault is the last
+//! thing that is delivered.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::assemble::{Look, RowPlan, Scratch, assemble, sizes};
+use crate::assign::{Assignment, assign};
+use crate::batch::{Batch, Tensor, schema};
+use crate::buffer::BufferPool;
+use crate::cursor::Resume;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::open_files::FileId;
+use crate::pipeline::Work;
+use crate::placement::{Held, Placement};
+use crate::rows::Rows;
+use crate::schedule::{GlobalBatch, Schedule};
+use crate::stats::SlowRead;
+use crate::unit::Unit;
+use crate::world::World;
+
+/// Seconds after which a read is named as hanging.
+const SLOW_SECONDS: u64 = 30;
+
+/// What never changes while a reader is open.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) schedule: Schedule,
+    pub(crate) world: World,
+    pub(crate) placement: Placement,
+    pub(crate) rows: Rows,
+    pub(crate) model: Model,
+    pub(crate) look: Look,
+    pub(crate) pool: Arc<BufferPool>,
+}
+
+/// A micro-batch with where to go on after it.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) batch: Batch,
+    pub(crate) after: Resume,
+}
+
+/// A micro-batch to make.
+pub(crate) struct Job {
+    rows: Vec<RowPlan>,
+    tensors: Vec<Tensor>,
+    bytes: usize,
+    epoch: u64,
+    position: u64,
+    micro_batch: u32,
+    n_loss_tokens: u64,
+    after: Resume,
+}
+
+/// Where planning stands.
+struct Ahead {
+    at: Resume,
+    /// The global batch at `at`, once it is needed.
+    current: Option<(GlobalBatch, Assignment, u64)>,
+    failed: bool,
+}
+
+/// The work of one run of the pipeline.
+pub(crate) struct BatchWork {
+    plan: Arc<Plan>,
+    ahead: Mutex<Ahead>,
+    scratch: Vec<Mutex<Scratch>>,
+    /// What each thread reads, and since when.
+    reading: Vec<Mutex<Option<(FileId, Instant)>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A maker that panicked leaves scratch memory, which the next one writes before it reads.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl BatchWork {
+    pub(crate) fn new(plan: Arc<Plan>, at: Resume, threads: usize) -> Self {
+        Self {
+            plan,
+            ahead: Mutex::new(Ahead {
+                at,
+                current: None,
+                failed: false,
+            }),
+            scratch: (0..threads).map(|_| Mutex::default()).collect(),
+            reading: (0..threads).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    /// Reads that take suspiciously long.
+    pub(crate) fn slow_reads(&self) -> Vec<SlowRead> {
+        let limit = Duration::from_secs(SLOW_SECONDS);
+        let slow = self.reading.iter().filter_map(|reading| {
+            let (file, since) = (*lock(reading))?;
+            let path: PathBuf = self.plan.rows.path_of(file)?;
+            let elapsed = since.elapsed();
+            (elapsed >= limit).then(|| SlowRead {
+                path,
+                seconds: elapsed.as_secs_f64(),
+            })
+        });
+        slow.collect()
+    }
+
+    fn next_job(&self, ahead: &mut Ahead) -> Result<Job> {
+        let plan = &*self.plan;
+        if ahead.current.is_none() {
+            let batch = plan.schedule.batch(ahead.at.at)?;
+            let assignment = assign(&batch, &plan.world, &plan.placement);
+            let mut loss = 0;
+            for unit in batch.units.iter().flatten() {
+                loss += u64::from(plan.rows.loss_tokens(*unit)?);
+            }
+            ahead.at.at = batch.at;
+            check_local(plan, &assignment)?;
+            ahead.current = Some((batch, assignment, loss));
+        }
+        let Some((batch, assignment, loss)) = &ahead.current else {
+            return Err(Error::Internal("a planned batch"));
+        };
+        let micro_batch = ahead.at.micro_batches_delivered;
+        let size = plan.world.micro_batch_size() as usize;
+        let units = assignment.rank(plan.world.rank());
+        let units = units
+            .get(micro_batch as usize * size..)
+            .and_then(|units| units.get(..size))
+            .ok_or(Error::Internal("a planned micro-batch"))?;
+        let rows: Vec<RowPlan> = units
+            .iter()
+            .map(|unit| {
+                unit.map(|unit| Ok((unit, plan.rows.entry(unit)?)))
+                    .transpose()
+            })
+            .collect::<Result<_>>()?;
+        let (tensors, bytes) = schema(
+            &sizes(&rows, &plan.model),
+            plan.look.layout,
+            plan.look.pixels,
+        );
+        let whole = micro_batch + 1 == plan.world.micro_batches();
+        let after = if whole {
+            Resume {
+                at: batch.next,
+                micro_batches_delivered: 0,
+            }
+        } else {
+            Resume {
+                at: batch.at,
+                micro_batches_delivered: micro_batch + 1,
+            }
+        };
+        let job = Job {
+            rows,
+            tensors,
+            bytes,
+            epoch: batch.at.epoch,
+            position: batch.at.position,
+            micro_batch,
+            n_loss_tokens: *loss,
+            after,
+        };
+        ahead.at = after;
+        if whole {
+            ahead.current = None;
+        }
+        Ok(job)
+    }
+
+    fn make_batch(&self, job: Job, worker: usize) -> Result<Delivery> {
+        let plan = &*self.plan;
+        let started = Instant::now();
+        let (Some(scratch), Some(slot)) = (self.scratch.get(worker), self.reading.get(worker))
+        else {
+            return Err(Error::Internal("a thread's memory"));
+        };
+        let mut scratch = lock(scratch);
+        let mut buffer = plan.pool.take(job.bytes);
+        let reading = |file: Option<FileId>| {
+            *lock(slot) = file.map(|file| (file, Instant::now()));
+        };
+        scratch.read = Duration::ZERO;
+        let made = assemble(
+            &plan.rows,
+            &plan.model,
+            plan.look,
+            &job.rows,
+            &job.tensors,
+            &mut buffer,
+            &mut scratch,
+            &reading,
+        );
+        reading(None);
+        let sample_ids = made?;
+        plan.rows.counters.made(scratch.read, started.elapsed());
+        let tokens = job.rows.iter().flatten();
+        let longest = tokens.map(|(_, entry)| entry.n_tokens as usize).max();
+        Ok(Delivery {
+            batch: Batch {
+                tensors: job.tensors,
+                buffer,
+                epoch: job.epoch,
+                position: job.position,
+                micro_batch: job.micro_batch,
+                micro_batches: plan.world.micro_batches(),
+                n_loss_tokens: job.n_loss_tokens,
+                max_seqlen: longest.unwrap_or(1),
+                units: job
+                    .rows
+                    .iter()
+                    .map(|row| row.map(|(unit, _)| unit))
+                    .collect(),
+                sample_ids,
+            },
+            after: job.after,
+        })
+    }
+}
+
+impl Work for BatchWork {
+    type Job = Result<Job>;
+    type Done = Result<Delivery>;
+
+    fn plan(&self) -> Option<(Self::Job, u64)> {
+        let mut ahead = lock(&self.ahead);
+        if ahead.failed {
+            return None;
+        }
+        let job = self.next_job(&mut ahead);
+        ahead.failed = job.is_err();
+        let bytes = job.as_ref().map_or(0, |job| job.bytes as u64);
+        Some((job, bytes))
+    }
+
+    fn make(&self, job: Self::Job, worker: usize) -> Self::Done {
+        self.make_batch(job?, worker)
+    }
+
+    fn panicked(&self, message: String) -> Self::Done {
+        Err(Error::Panicked { message })
+    }
+
+    fn waited(&self, budget: Duration, consumer: Duration) {
+        self.plan.rows.counters.admission(budget);
+        self.plan.rows.counters.idle(consumer);
+    }
+}
+
+/// Fails if this rank would have to read units that neither the placement nor the disk has here.
+pub(crate) fn check_local(plan: &Plan, assignment: &Assignment) -> Result<()> {
+    if assignment.remote() == 0 {
+        return Ok(());
+    }
+    let node = plan.world.node_rank();
+    let elsewhere = |unit: &Unit| {
+        let held = Held {
+            cache: unit.cache,
+            partition: unit.partition,
+        };
+        !plan.placement.holds(node, held) && !plan.rows.is_here(*unit)
+    };
+    let units = assignment.rank(plan.world.rank());
+    match units.iter().flatten().find(|unit| elsewhere(unit)) {
+        None => Ok(()),
+        Some(first) => Err(Error::Remote {
+            remote: assignment.remote(),
+            units: plan.world.global_batch_size() as usize,
+            cache: first.cache,
+            partition: first.partition,
+        }),
+    }
+}

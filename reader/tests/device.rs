@@ -1,0 +1,524 @@
+//! Uploads through cudarc to the stub driver: every byte, whatever is slow.
+#![cfg(feature = "cuda")]
+
+#[expect(dead_code, unreachable_pub, reason = "shared by several test binaries")]
+mod stub;
+
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use stoker_reader::device::{
+    self, Consumer, ConsumerStream, CudaDevice, Device, DeviceFault, DeviceOptions, HostDevice,
+    Patches, Target, Upload,
+};
+use stoker_reader::{Error, Pixels, expand_bytes};
+use stub::{Random, on_stub, open, options, table};
+
+fn staged(device: &dyn Device, bytes: &[u8]) -> Box<dyn Upload> {
+    let mut staging = device.stage(bytes.len()).unwrap();
+    staging.copy_from_slice(bytes);
+    device.upload(staging).unwrap()
+}
+
+#[track_caller]
+fn refused<T>(result: Result<T, Error>) -> &'static str {
+    match result.err() {
+        Some(Error::Device {
+            fault: DeviceFault::Refused { what },
+            ..
+        }) => what,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One transfer of the big test: what is sent and what must arrive.
+struct Sent {
+    upload: Box<dyn Upload>,
+    expected: Vec<u8>,
+    patches: Option<Patches>,
+}
+
+fn send(device: &CudaDevice, random: &mut Random) -> Sent {
+    let patches = (random.below(4) == 0).then(|| Patches {
+        offset: 4 * random.below(20),
+        count: 1 + random.below(3),
+        area: 4 * (1 + random.below(12)),
+        temporal: 1 + random.below(2),
+        pixels: [Pixels::U8, Pixels::F32, Pixels::BF16][random.below(3)],
+    });
+    let bytes = match &patches {
+        Some(patches) => patches.offset + patches.count * 3 * patches.area,
+        None => 1 + random.below(400),
+    };
+    let mut staging = device.stage(bytes + random.below(100)).unwrap();
+    // A copy that reads the buffer too late or still reads it finds this.
+    staging.fill(0xee);
+    random.fill(&mut staging[..bytes]);
+    staging.truncate(bytes);
+    let expected = match &patches {
+        None => staging.to_vec(),
+        Some(p) => {
+            let mut out = vec![0; p.target_bytes().unwrap()];
+            expand_bytes(
+                &table(),
+                p.pixels,
+                &staging[p.offset..],
+                p.area,
+                p.temporal,
+                &mut out,
+            );
+            out
+        }
+    };
+    Sent {
+        upload: device.upload(staging).unwrap(),
+        expected,
+        patches,
+    }
+}
+
+/// Puts each transfer into a place of its own and compares a roundful at a time.
+fn transfers(count: usize, seed: u64) {
+    const PLACES: usize = 50;
+    const PLACE: usize = 4096;
+    let device = open(&options(3, 3, 4096));
+    let mut consumers: Vec<_> = (0..2)
+        .map(|_| Consumer::new(&device, PLACES * PLACE).unwrap())
+        .collect();
+    let (give, take) = sync_channel(1);
+    thread::scope(|scope| {
+        let producer = &device;
+        scope.spawn(move || {
+            let mut random = Random(seed);
+            for _ in 0..count {
+                if give.send(send(producer, &mut random)).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut compared = 0;
+        let mut round = Vec::new();
+        for mut sent in take {
+            // Two streams read in turn, so that slots wait for either.
+            let place = round.len() / 2;
+            let consumer = &mut consumers[round.len() % 2];
+            let range = place * PLACE..place * PLACE + sent.expected.len();
+            let (target, stream) = consumer.target(range).unwrap();
+            match sent.patches {
+                Some(patches) => sent.upload.expand(&patches, target, stream).unwrap(),
+                None => sent
+                    .upload
+                    .copy_out(0..sent.expected.len(), target, stream)
+                    .unwrap(),
+            }
+            drop(sent.upload);
+            round.push(sent.expected);
+            compared += 1;
+            if round.len() == 2 * PLACES || compared == count {
+                for (which, consumer) in consumers.iter_mut().enumerate() {
+                    let mut got = vec![0; PLACES * PLACE];
+                    consumer.read(&mut got).unwrap();
+                    let expected = round.iter().skip(which).step_by(2);
+                    for (got, expected) in got.chunks_exact(PLACE).zip(expected) {
+                        assert!(
+                            got[..expected.len()] == expected[..],
+                            "wrong bytes before {compared}"
+                        );
+                    }
+                    consumer.write(&vec![0x5a; PLACES * PLACE]).unwrap();
+                }
+                round.clear();
+            }
+        }
+        assert_eq!(compared, count);
+    });
+}
+
+#[test]
+fn a_hundred_thousand_transfers_without_a_wrong_byte() {
+    let name = "a_hundred_thousand_transfers_without_a_wrong_byte";
+    if let Some(report) = on_stub(name, "delay 60\nseed 5", || transfers(100_000, 3)) {
+        report.is_clean();
+    }
+}
+
+#[test]
+fn long_delays_expose_no_early_reuse() {
+    let name = "long_delays_expose_no_early_reuse";
+    if let Some(report) = on_stub(name, "delay 3000\nseed 9", || transfers(1_500, 11)) {
+        report.is_clean();
+    }
+}
+
+/// All types, sizes that end in the middle of a block, several blocks, several planes in a block.
+fn expansions() {
+    let device = open(&options(1, 1, 1 << 16));
+    let mut random = Random(77);
+    for (area, count, temporal) in [
+        (256, 3, 2),
+        (196, 7, 2),
+        (4, 1, 1),
+        (4, 300, 3),
+        (1024, 1, 2),
+        (12, 100, 1),
+        (8, 200, 2),
+    ] {
+        for pixels in [Pixels::U8, Pixels::F32, Pixels::BF16] {
+            let offset = 4 * random.below(9);
+            let patches = Patches {
+                offset,
+                count,
+                area,
+                temporal,
+                pixels,
+            };
+            let mut bytes = vec![0; offset + count * 3 * area + 5];
+            random.fill(&mut bytes);
+            let mut expected = vec![0; patches.target_bytes().unwrap()];
+            let source = &bytes[offset..offset + count * 3 * area];
+            expand_bytes(&table(), pixels, source, area, temporal, &mut expected);
+
+            let mut upload = staged(&device, &bytes);
+            let mut consumer = Consumer::new(&device, expected.len() + 64).unwrap();
+            consumer.write(&vec![0x5a; expected.len() + 64]).unwrap();
+            let (target, stream) = consumer.target(32..32 + expected.len()).unwrap();
+            upload.expand(&patches, target, stream).unwrap();
+            let mut got = vec![0; expected.len() + 64];
+            consumer.read(&mut got).unwrap();
+            assert!(got[32..32 + expected.len()] == expected, "{patches:?}");
+            // Nothing around it is touched.
+            assert_eq!(got[..32], [0x5a; 32]);
+            assert_eq!(got[32 + expected.len()..], [0x5a; 32]);
+        }
+    }
+}
+
+#[test]
+fn the_text_of_the_kernels_does_what_the_host_does() {
+    let name = "the_text_of_the_kernels_does_what_the_host_does";
+    if let Some(report) = on_stub(name, "kernels interpret", expansions) {
+        report.is_clean();
+        assert!(report.last().ends_with("launches=14"), "{}", report.last());
+    }
+}
+
+#[test]
+fn many_blocks_go_on_in_steps_of_the_grid() {
+    let name = "many_blocks_go_on_in_steps_of_the_grid";
+    let body = || {
+        // More steps than 4096 blocks of 256 threads take at once.
+        let patches = Patches {
+            offset: 0,
+            count: 5500,
+            area: 256,
+            temporal: 2,
+            pixels: Pixels::BF16,
+        };
+        let bytes: Vec<_> = (0..patches.count * 768).map(|i| (i / 3) as u8).collect();
+        let device = open(&options(1, 1, 0));
+        let mut upload = staged(&device, &bytes);
+        let mut consumer = Consumer::new(&device, patches.target_bytes().unwrap()).unwrap();
+        let (target, stream) = consumer.target(0..patches.target_bytes().unwrap()).unwrap();
+        upload.expand(&patches, target, stream).unwrap();
+        let mut got = vec![0; patches.target_bytes().unwrap()];
+        consumer.read(&mut got).unwrap();
+        let mut expected = vec![0; got.len()];
+        expand_bytes(&table(), Pixels::BF16, &bytes, 256, 2, &mut expected);
+        assert!(got == expected);
+    };
+    if let Some(report) = on_stub(name, "", body) {
+        report.is_clean();
+    }
+}
+
+#[test]
+fn uploads_bigger_than_everything_so_far_pass() {
+    let name = "uploads_bigger_than_everything_so_far_pass";
+    let body = || {
+        let device = open(&options(2, 2, 10));
+        let mut random = Random(5);
+        for bytes in [0, 1, 5_000, 3_000_000, 7, 6_000_000, 5_999_999] {
+            let mut sent = vec![0; bytes];
+            random.fill(&mut sent);
+            let mut upload = staged(&device, &sent);
+            assert_eq!(upload.bytes(), bytes);
+            let mut consumer = Consumer::new(&device, bytes).unwrap();
+            let (target, stream) = consumer.target(0..bytes).unwrap();
+            upload.copy_out(0..bytes, target, stream).unwrap();
+            drop(upload);
+            let mut got = vec![0; bytes];
+            consumer.read(&mut got).unwrap();
+            assert!(got == sent);
+        }
+    };
+    if let Some(report) = on_stub(name, "delay 300", body) {
+        report.is_clean();
+    }
+}
+
+/// Both devices refuse the same, before anything is started.
+fn refusals(device: &dyn Device, mut target: impl FnMut(usize, &mut dyn FnMut(Target<'_>))) {
+    let mut upload = staged(device, &[1; 100]);
+    let stream = ConsumerStream::DEFAULT;
+    let patches = Patches {
+        offset: 4,
+        count: 2,
+        area: 16,
+        temporal: 2,
+        pixels: Pixels::F32,
+    };
+    let mut expand = |patches: Patches, bytes: usize| {
+        let mut what = "";
+        target(bytes, &mut |target| {
+            what = refused(upload.expand(&patches, target, stream))
+        });
+        what
+    };
+    let outside = "the patches lie outside of the upload";
+    assert_eq!(
+        expand(
+            Patches {
+                offset: 5,
+                ..patches
+            },
+            768
+        ),
+        outside
+    );
+    assert_eq!(
+        expand(
+            Patches {
+                count: usize::MAX / 2,
+                ..patches
+            },
+            768
+        ),
+        outside
+    );
+    assert_eq!(
+        expand(
+            Patches {
+                offset: usize::MAX,
+                ..patches
+            },
+            768
+        ),
+        outside
+    );
+    for bytes in [767, 769, 0] {
+        assert!(expand(patches, bytes).starts_with("the target has another size"));
+    }
+    for (range, bytes) in [(0..101, 101), (100..101, 1), (0..10, 9)] {
+        let copied = &mut |target: Target<'_>| {
+            let what = refused(upload.copy_out(range.clone(), target, stream));
+            assert!(what.starts_with("the bytes lie outside"), "{what}");
+        };
+        target(bytes, copied);
+    }
+    // Nothing to do needs neither a table nor an address.
+    let none = Patches {
+        count: 0,
+        ..patches
+    };
+    target(0, &mut |target| {
+        upload.expand(&none, target, stream).unwrap()
+    });
+    target(0, &mut |target| {
+        upload.copy_out(7..7, target, stream).unwrap()
+    });
+}
+
+#[test]
+fn the_host_refuses_what_makes_no_sense() {
+    let device = HostDevice::open(&options(1, 1, 10)).unwrap();
+    refusals(&device, |bytes, with| {
+        with(Target::host(&mut vec![0; bytes]))
+    });
+    let bare = DeviceOptions::default();
+    let device = device::open("cpu", &bare).unwrap();
+    let mut upload = staged(&*device, &[1; 12]);
+    let patches = Patches {
+        offset: 0,
+        count: 1,
+        area: 4,
+        temporal: 1,
+        pixels: Pixels::F32,
+    };
+    let mut out = [0; 48];
+    let what = upload.expand(&patches, Target::host(&mut out), ConsumerStream::DEFAULT);
+    assert!(refused(what).contains("float table"));
+}
+
+#[test]
+fn a_gpu_refuses_what_makes_no_sense() {
+    let name = "a_gpu_refuses_what_makes_no_sense";
+    let body = || {
+        let device = open(&options(2, 2, 10));
+        let mut consumer = Consumer::new(&device, 2000).unwrap();
+        refusals(&device, |bytes, with| {
+            with(consumer.target(0..bytes).unwrap().0)
+        });
+        assert!(consumer.target(0..2001).is_err());
+        let mut upload = staged(&device, &[1; 100]);
+        let patches = Patches {
+            offset: 0,
+            count: 2,
+            area: 16,
+            temporal: 1,
+            pixels: Pixels::F32,
+        };
+        let mut out = [0; 384];
+        let to_host = upload.expand(&patches, Target::host(&mut out), ConsumerStream::DEFAULT);
+        assert!(refused(to_host).contains("its own memory"));
+        for (offset, area, at) in [(1, 16, 0), (0, 15, 0), (0, 16, 4)] {
+            let patches = Patches {
+                offset,
+                area,
+                ..patches
+            };
+            let bytes = patches.target_bytes().unwrap();
+            let (target, stream) = consumer.target(at..at + bytes).unwrap();
+            let what = refused(upload.expand(&patches, target, stream));
+            assert!(what.contains("borders of four"), "{what}");
+        }
+        drop(upload);
+        // Buffers of another device cannot be uploaded, and find their own way home.
+        let host = HostDevice::open(&options(1, 1, 10)).unwrap();
+        for _ in 0..3 {
+            assert!(refused(device.upload(host.stage(5).unwrap())).contains("another device"));
+        }
+    };
+    if let Some(report) = on_stub(name, "", body) {
+        report.is_clean();
+        assert!(report.last().ends_with("launches=0"));
+    }
+}
+
+#[test]
+fn the_host_is_a_device_too() {
+    let device = device::open("cpu", &options(1, 2, 64)).unwrap();
+    assert_eq!(device.name(), "cpu");
+    let mut random = Random(8);
+    let mut held: Vec<Box<dyn Upload>> = Vec::new();
+    for _ in 0..100 {
+        if held.len() == 2 {
+            held.remove(0);
+        }
+        let mut bytes = vec![0; 1 + random.below(300)];
+        random.fill(&mut bytes);
+        let mut upload = staged(&*device, &bytes);
+        let mut out = vec![0; bytes.len()];
+        let target = Target::host(&mut out);
+        upload
+            .copy_out(0..bytes.len(), target, ConsumerStream::DEFAULT)
+            .unwrap();
+        assert_eq!(out, bytes);
+        let patches = Patches {
+            offset: 0,
+            count: bytes.len() / 12,
+            area: 4,
+            temporal: 2,
+            pixels: Pixels::BF16,
+        };
+        let mut out = vec![0; patches.target_bytes().unwrap()];
+        let mut expected = out.clone();
+        let target = Target::host(&mut out);
+        upload
+            .expand(&patches, target, ConsumerStream::DEFAULT)
+            .unwrap();
+        expand_bytes(
+            &table(),
+            Pixels::BF16,
+            &bytes[..patches.count * 12],
+            4,
+            2,
+            &mut expected,
+        );
+        assert_eq!(out, expected);
+        held.push(upload);
+    }
+}
+
+/// A waiting thread is woken by the end of the device.
+fn closing(device: &dyn Device) {
+    let mut held = Vec::new();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(move || {
+            // Ends when all buffers or slots are in hand and the device is closed.
+            loop {
+                match device.stage(8).and_then(|staging| device.upload(staging)) {
+                    Ok(upload) => held.push(upload),
+                    Err(error) => return error,
+                }
+            }
+        });
+        device.close();
+        let error = waiter.join().unwrap();
+        let closed = matches!(
+            &error,
+            Error::Device {
+                fault: DeviceFault::Closed,
+                ..
+            }
+        );
+        assert!(closed, "{error:?}");
+    });
+}
+
+#[test]
+fn closing_ends_all_waiting() {
+    closing(&HostDevice::open(&options(1, 1, 64)).unwrap());
+    if let Some(report) = on_stub("closing_ends_all_waiting", "delay 500", || {
+        for _ in 0..20 {
+            closing(&open(&options(2, 2, 64)));
+        }
+    }) {
+        report.is_clean();
+    }
+}
+
+#[test]
+fn names_of_devices() {
+    for name in [
+        "",
+        "gpu",
+        "cuda:",
+        "cuda:x",
+        "cuda:-1",
+        "cuda:+1",
+        "cuda0",
+        "cuda:99999999999",
+        "CPU",
+    ] {
+        let error = device::open(name, &DeviceOptions::default()).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.ends_with(&format!("`{name}`")) && text.contains("cpu, cuda or cuda:N"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn devices_opened_over_and_over_leave_nothing() {
+    let name = "devices_opened_over_and_over_leave_nothing";
+    let body = || {
+        for _ in 0..300 {
+            let device = device::open("cuda", &options(2, 2, 64)).unwrap();
+            let mut upload = staged(&*device, &[3; 50]);
+            // The device goes first, the upload and its use later.
+            drop(device);
+            let mut out = [0; 50];
+            let target = Target::host(&mut out);
+            assert!(
+                upload
+                    .copy_out(0..50, target, ConsumerStream::DEFAULT)
+                    .is_err()
+            );
+        }
+        assert_eq!(stub::reported().len(), 300);
+    };
+    if let Some(report) = on_stub(name, "delay 200", body) {
+        report.is_clean();
+    }
+}
