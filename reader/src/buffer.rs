@@ -6,39 +6,15 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Alignment of a buffer's first byte: a page, so that direct reads and page-locking can use it.
-const ALIGNMENT: usize = 4096;
+use crate::error::Result;
+use crate::staging::PlainMemory;
 
 /// Free buffers.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     /// Bytes that free buffers may keep.
     limit: usize,
-    free: Mutex<Vec<Memory>>,
-}
-
-/// Page-aligned bytes inside a vector.
-#[derive(Debug, Default)]
-struct Memory {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Memory {
-    /// Zeros, which are written here so that later use meets no fresh page.
-    fn new(bytes: usize) -> Self {
-        let mut memory = Vec::with_capacity(bytes + ALIGNMENT);
-        memory.resize(bytes + ALIGNMENT, 0);
-        let start = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        Self {
-            bytes: memory,
-            start,
-        }
-    }
-
-    fn size(&self) -> usize {
-        self.bytes.len().saturating_sub(ALIGNMENT)
-    }
+    free: Mutex<Vec<PlainMemory>>,
 }
 
 /// The size that is allocated for `bytes`: at most a quarter more, so that batches of like size share buffers.
@@ -55,19 +31,22 @@ impl BufferPool {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Memory>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<PlainMemory>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A buffer of `bytes`; what it holds is left over from earlier use.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Buffer {
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if there is no memory for it.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         let found = {
             let mut free = self.lock();
             let fits = free
                 .iter()
                 .enumerate()
-                .filter(|(_, memory)| memory.size() >= bytes)
-                .min_by_key(|(_, memory)| memory.size())
+                .filter(|(_, memory)| memory.len() >= bytes)
+                .min_by_key(|(_, memory)| memory.len())
                 .map(|(at, _)| at);
             match fits {
                 Some(at) => Some(free.swap_remove(at)),
@@ -76,7 +55,7 @@ impl BufferPool {
                     let largest = free
                         .iter()
                         .enumerate()
-                        .max_by_key(|(_, memory)| memory.size())
+                        .max_by_key(|(_, memory)| memory.len())
                         .map(|(at, _)| at);
                     if let Some(at) = largest {
                         free.swap_remove(at);
@@ -85,17 +64,21 @@ impl BufferPool {
                 }
             }
         };
-        Buffer {
-            memory: found.unwrap_or_else(|| Memory::new(size_class(bytes))),
+        let memory = match found {
+            Some(memory) => memory,
+            None => PlainMemory::new(size_class(bytes))?,
+        };
+        Ok(Buffer {
+            memory: Some(memory),
             bytes,
             pool: Arc::downgrade(self),
-        }
+        })
     }
 
-    fn give(&self, memory: Memory) {
+    fn give(&self, memory: PlainMemory) {
         let mut free = self.lock();
-        let kept: usize = free.iter().map(Memory::size).sum();
-        if kept.saturating_add(memory.size()) <= self.limit || free.is_empty() {
+        let kept: usize = free.iter().map(|memory| memory.len()).sum();
+        if kept.saturating_add(memory.len()) <= self.limit || free.is_empty() {
             free.push(memory);
         }
     }
@@ -104,7 +87,8 @@ impl BufferPool {
 /// Bytes of a pool. Dropped, their memory goes back to it, if it still exists.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    memory: Memory,
+    /// None only while it is dropped.
+    memory: Option<PlainMemory>,
     bytes: usize,
     pool: Weak<BufferPool>,
 }
@@ -113,20 +97,25 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.memory.bytes[self.memory.start..][..self.bytes]
+        self.memory
+            .as_deref()
+            .map_or(&[], |memory| &memory[..self.bytes])
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.memory.bytes[self.memory.start..][..self.bytes]
+        let bytes = self.bytes;
+        self.memory
+            .as_deref_mut()
+            .map_or(&mut [], |memory| &mut memory[..bytes])
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(pool) = self.pool.upgrade() {
-            pool.give(std::mem::take(&mut self.memory));
+        if let (Some(memory), Some(pool)) = (self.memory.take(), self.pool.upgrade()) {
+            pool.give(memory);
         }
     }
 }
@@ -138,36 +127,36 @@ mod tests {
     #[test]
     fn buffers_are_used_again_and_start_at_a_page() {
         let pool = BufferPool::new(1 << 20);
-        let mut buffer = pool.take(100_000);
+        let mut buffer = pool.take(100_000).unwrap();
         assert_eq!(
-            (buffer.len(), buffer.as_ptr() as usize % ALIGNMENT),
+            (buffer.len(), buffer.as_ptr() as usize % 4096),
             (100_000, 0)
         );
         buffer.fill(7);
         let address = buffer.as_ptr();
         drop(buffer);
-        let again = pool.take(90_000);
+        let again = pool.take(90_000).unwrap();
         assert_eq!(
             (again.as_ptr(), again.len(), again[0]),
             (address, 90_000, 7)
         );
-        let other = pool.take(90_000);
+        let other = pool.take(90_000).unwrap();
         assert_ne!(other.as_ptr(), address);
     }
 
     #[test]
     fn what_is_kept_is_bounded() {
         let pool = BufferPool::new(200_000);
-        let buffers: Vec<Buffer> = (0..10).map(|_| pool.take(90_000)).collect();
+        let buffers: Vec<Buffer> = (0..10).map(|_| pool.take(90_000).unwrap()).collect();
         drop(buffers);
-        let kept: usize = pool.lock().iter().map(Memory::size).sum();
+        let kept: usize = pool.lock().iter().map(|memory| memory.len()).sum();
         assert!((90_000..=200_000).contains(&kept), "{kept}");
     }
 
     #[test]
     fn a_buffer_outlives_its_pool() {
         let pool = BufferPool::new(1 << 20);
-        let buffer = pool.take(10);
+        let buffer = pool.take(10).unwrap();
         drop(pool);
         assert_eq!(buffer.len(), 10);
     }

@@ -78,6 +78,80 @@ pub enum Error {
         /// How many there are.
         rows: u64,
     },
+    /// A recipe lacks what a reader must know.
+    #[error("the cache in `{}` does not say its `{field}`", root.display())]
+    Recipe {
+        /// The cache's folder.
+        root: PathBuf,
+        /// The field.
+        field: &'static str,
+    },
+    /// Caches of one mixture were made for different models.
+    #[error("different {what} in `{}` and `{}`", one.display(), other.display())]
+    OtherModel {
+        /// What differs.
+        what: &'static str,
+        /// The first cache.
+        one: PathBuf,
+        /// The cache that differs.
+        other: PathBuf,
+    },
+    /// There is nothing to read.
+    #[error("no caches were given")]
+    NoCaches,
+    /// A cache has no such split.
+    #[error("no split `{split}` in `{}`; there are {}", root.display(), splits.join(", "))]
+    NoSplit {
+        /// The split that was asked for.
+        split: String,
+        /// The cache's folder.
+        root: PathBuf,
+        /// The splits that there are.
+        splits: Vec<String>,
+    },
+    /// An option cannot be.
+    #[error("{what}: `{given}`")]
+    Option {
+        /// What is wrong with it.
+        what: &'static str,
+        /// The value.
+        given: String,
+    },
+    /// Some units would have to be read from other nodes.
+    #[error(
+        "{remote} of {units} units of a global batch lie on other nodes only, the first in partition {partition} of cache `{cache}`"
+    )]
+    Remote {
+        /// Units that lie elsewhere.
+        remote: usize,
+        /// Units of the global batch.
+        units: usize,
+        /// The cache's number.
+        cache: u32,
+        /// The partition.
+        partition: u32,
+    },
+    /// A thread could not be started.
+    #[error("could not start a thread: {source}")]
+    Thread {
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A thread of the reader panicked.
+    #[error("a reading thread panicked: `{message}`")]
+    Panicked {
+        /// What it said.
+        message: String,
+    },
+    /// The reader stopped after an error.
+    #[error("the reader has stopped after an error: `{first}`")]
+    Stopped {
+        /// The error.
+        first: String,
+    },
+    /// A rule of the program itself is broken.
+    #[error("this should not happen, please report it: `{0}`")]
+    Internal(&'static str),
     /// There is no such partition.
     #[error("no partition {partition}: the cache has `{partitions}`")]
     NoPartition {
@@ -147,7 +221,23 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Io { .. } | Self::NoRow { .. } | Self::NoPartition { .. } => None,
+            Self::Io { .. }
+            | Self::NoRow { .. }
+            | Self::NoPartition { .. }
+            | Self::NoSplit { .. }
+            | Self::NoCaches
+            | Self::Thread { .. }
+            | Self::Panicked { .. }
+            | Self::Internal(_) => None,
+            Self::Recipe { .. } => Some("build the cache again with this version"),
+            Self::OtherModel { .. } => {
+                Some("mix caches that were built with the same model and image options")
+            }
+            Self::Option { .. } => Some("see the options of the reader"),
+            Self::Remote { .. } => Some(
+                "bring the partitions to this node, give a placement that fits, or start with another number of nodes",
+            ),
+            Self::Stopped { .. } => Some("restore a cursor to go on, after the cause is mended"),
             Self::NotACache { .. } => Some(
                 "give the folder that `stoker build` wrote; an unfinished build has no manifest yet",
             ),

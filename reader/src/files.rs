@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use stoker_formats::limits::MAX_MANIFEST_BYTES;
 use stoker_formats::{
-    FileEntry, FileName, Folder, ImageIndex, MANIFEST_NAME, Manifest, Partition, PartitionFiles,
-    SampleIndex,
+    ContentHasher, FileEntry, FileName, Folder, ImageIndex, MANIFEST_NAME, Manifest, Partition,
+    PartitionFiles, SampleIndex,
 };
 
 use crate::error::{Error, Result};
@@ -159,6 +159,36 @@ impl CacheFiles {
             .check(kind, &bytes)
             .map_err(Error::formats(&path))?;
         Ok(bytes)
+    }
+
+    /// Hashes a file against its entry without keeping it; gives up without a fault when `stop` says so.
+    pub(crate) fn check_hash(
+        &self,
+        path: &Path,
+        entry: FileEntry,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let mut file = File::open(path).map_err(Error::io("open", path))?;
+        let mut hasher = ContentHasher::new();
+        let mut piece = vec![0; 256 << 10];
+        loop {
+            if stop() {
+                return Ok(());
+            }
+            match file.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => hasher.update(&piece[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io("read", path)(error)),
+            }
+        }
+        if hasher.finish() == entry.hash {
+            return Ok(());
+        }
+        Err(Error::Damaged {
+            path: path.to_path_buf(),
+            what: "its content does not match the hash in the manifest".into(),
+        })
     }
 
     /// Reads and checks the sample index of a partition.

@@ -158,13 +158,12 @@ impl Reader {
 
     /// Fails in a fork of the process that opened the reader: its threads and locks are not there.
     fn check_process(&self) -> Result<()> {
-        let here = process::id();
-        if here == self.opened_by {
+        if process::id() == self.opened_by {
             return Ok(());
         }
         Err(Error::Forked {
-            opened: self.opened_by,
-            here,
+            what: "the reader",
+            pid: self.opened_by,
         })
     }
 

@@ -180,7 +180,7 @@ impl BatchWork {
             return Err(Error::Internal("a thread's memory"));
         };
         let mut scratch = lock(scratch);
-        let mut buffer = plan.pool.take(job.bytes);
+        let mut buffer = plan.pool.take(job.bytes)?;
         let reading = |file: Option<FileId>| {
             *lock(slot) = file.map(|file| (file, Instant::now()));
         };

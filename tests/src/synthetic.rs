@@ -60,8 +60,14 @@ pub type TableBytes = [(Vec<u8>, u64); 3];
 /// Content that keeps every rule: multi-image, shared images, text only, with and without a record id.
 #[must_use]
 pub fn content() -> Vec<Content> {
+    content_of(&SAMPLES)
+}
+
+/// The same with as many samples in each partition; the last partition is the split `val`.
+#[must_use]
+pub fn content_of(samples: &[u64]) -> Vec<Content> {
     let mut line = 0;
-    SAMPLES
+    samples
         .iter()
         .map(|rows| partition(*rows, &mut line))
         .collect()
@@ -279,10 +285,26 @@ fn head(partition: u32, shard: u32, first_row: u64) -> ShardHead {
     }
 }
 
+/// The value of a byte of channel `channel`.
+#[must_use]
+pub fn float(channel: usize, byte: u8) -> f32 {
+    (f32::from(byte) / 255.0 - 0.4 - 0.1 * channel as f32) / 0.3
+}
+
+/// [`float()`] as image shards say it.
+fn float_table() -> String {
+    let values = (0..3).flat_map(|channel| (0..=255).map(move |byte| float(channel, byte)));
+    values
+        .flat_map(f32::to_le_bytes)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
 fn write_images(root: &Path, partition: u32, images: &[ImageData]) -> PartitionFiles {
     let mut files = Files::new(root, Folder::Images(IMAGE_PLAN), IMAGE_PLAN, partition);
     for rows in images.chunks(SHARD_ROWS) {
-        let head = head(partition, files.ordinal(), files.first_row());
+        let mut head = head(partition, files.ordinal(), files.first_row());
+        head.metadata.insert("float_table".into(), float_table());
         let mut writer = ImageShardWriter::new(Vec::new(), &head).expect("a shard");
         for image in rows {
             let row = ImageRow {
