@@ -66,7 +66,7 @@ fn main() {
     let folder = folder.expect("usage: bench_read FOLDER [--gigabytes N] [--rounds N]");
     let cache = folder.join("cache");
     if !cache.join("manifest.json").exists() {
-        eprintln!("making {gigabytes} GB of samples");
+        println!("making {gigabytes} GB of samples");
         corpus::make(&cache, (gigabytes * 1e9) as u64);
     }
     let ranges = ranges(&cache);

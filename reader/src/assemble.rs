@@ -113,69 +113,139 @@ fn fill(into: &mut [u8], at: usize, count: usize, value: i64) {
     put(into, at, std::iter::repeat_n(value, count));
 }
 
-/// Reads the rows of a batch into `buffer`; returns the sample ids, if they are wanted. `reading` is told what is read.
-pub(crate) fn assemble(
-    rows: &Rows,
-    model: &Model,
-    look: Look,
-    plan: &[RowPlan],
-    tensors: &[Tensor],
-    buffer: &mut [u8],
-    scratch: &mut Scratch,
-    reading: &dyn Fn(Option<FileId>),
-) -> Result<Option<Vec<String>>> {
-    let mut parts = parts(tensors, buffer).ok_or(Error::Internal("a batch's schema"))?;
-    let mut sample_ids = look.sample_ids.then(|| Vec::with_capacity(plan.len()));
-    let packed = look.layout == Layout::Packed;
-    let (mut patch, mut image, mut packed_at) = (0usize, 0usize, 0usize);
-    for (number, row) in plan.iter().enumerate() {
-        let at = if packed {
-            packed_at
-        } else {
-            number * parts.length
-        };
-        let tokens = row.map_or(1, |(_, entry)| entry.n_tokens as usize);
-        if packed {
-            put_i32(parts.last, number, at);
-        }
-        if let Some((unit, entry)) = row {
-            let started = Instant::now();
-            reading(Some(Rows::sample_shard(*unit, entry)));
-            rows.sample(*unit, entry, look.sample_ids, &mut scratch.text)?;
-            scratch.read += started.elapsed();
-            text(&mut parts, at, packed, model, scratch);
-            for grid in &scratch.grids {
-                put(parts.grids, image * 3, grid.iter().copied().map(i64::from));
-                image += 1;
-            }
-            images(
-                rows, model, look, *unit, &mut patch, &mut parts, scratch, reading,
-            )?;
-        } else {
-            padding_row(&mut parts, at, packed, model);
-        }
-        if let Some(ids) = &mut sample_ids {
-            ids.push(if row.is_some() {
-                String::from_utf8_lossy(scratch.text.sample_id()).into_owned()
+/// What batches are made from.
+pub(crate) struct Maker<'a> {
+    pub(crate) rows: &'a Rows,
+    pub(crate) model: &'a Model,
+    pub(crate) look: Look,
+    /// Is told what is being read.
+    pub(crate) reading: &'a dyn Fn(Option<FileId>),
+}
+
+impl Maker<'_> {
+    /// Reads the rows of a batch into `buffer`; returns the sample ids, if they are wanted.
+    pub(crate) fn assemble(
+        &self,
+        plan: &[RowPlan],
+        tensors: &[Tensor],
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<Option<Vec<String>>> {
+        let Self {
+            rows,
+            model,
+            look,
+            reading,
+        } = *self;
+        let mut parts = parts(tensors, buffer).ok_or(Error::Internal("a batch's schema"))?;
+        let mut sample_ids = look.sample_ids.then(|| Vec::with_capacity(plan.len()));
+        let packed = look.layout == Layout::Packed;
+        let (mut patch, mut image, mut packed_at) = (0usize, 0usize, 0usize);
+        for (number, row) in plan.iter().enumerate() {
+            let at = if packed {
+                packed_at
             } else {
-                String::new()
-            });
+                number * parts.length
+            };
+            let tokens = row.map_or(1, |(_, entry)| entry.n_tokens as usize);
+            if packed {
+                put_i32(parts.last, number, at);
+            }
+            if let Some((unit, entry)) = row {
+                let started = Instant::now();
+                reading(Some(Rows::sample_shard(*unit, entry)));
+                rows.sample(*unit, entry, look.sample_ids, &mut scratch.text)?;
+                scratch.read += started.elapsed();
+                text(&mut parts, at, packed, model, scratch);
+                for grid in &scratch.grids {
+                    put(parts.grids, image * 3, grid.iter().copied().map(i64::from));
+                    image += 1;
+                }
+                self.images(*unit, &mut patch, &mut parts, scratch)?;
+            } else {
+                padding_row(&mut parts, at, packed, model);
+            }
+            if let Some(ids) = &mut sample_ids {
+                ids.push(if row.is_some() {
+                    String::from_utf8_lossy(scratch.text.sample_id()).into_owned()
+                } else {
+                    String::new()
+                });
+            }
+            if packed {
+                packed_at += tokens;
+            } else {
+                let length = parts.length;
+                pad(&mut parts, at + tokens, at + length, model, look);
+                // A padding row keeps its one token: attention over nothing is not a number.
+                fill(parts.last, at, tokens, 1);
+                fill(parts.last, at + tokens, length - tokens, 0);
+            }
         }
         if packed {
-            packed_at += tokens;
-        } else {
-            let length = parts.length;
-            pad(&mut parts, at + tokens, at + length, model, look);
-            // A padding row keeps its one token: attention over nothing is not a number.
-            fill(parts.last, at, tokens, 1);
-            fill(parts.last, at + tokens, length - tokens, 0);
+            put_i32(parts.last, plan.len(), packed_at);
         }
+        reading(None);
+        Ok(sample_ids)
     }
-    if packed {
-        put_i32(parts.last, plan.len(), packed_at);
+    /// The patches of one sample's images from patch `patch` on.
+    fn images(
+        &self,
+        unit: Unit,
+        patch: &mut usize,
+        parts: &mut Parts<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let Self {
+            rows,
+            model,
+            look,
+            reading,
+        } = *self;
+        let width = model.patch_bytes()
+            * look.pixels.frames(model.temporal_patch_size)
+            * look.pixels.bytes();
+        for (image, grid) in scratch.images.iter().zip(&scratch.grids) {
+            let entry = rows.image_entry(unit, *image)?;
+            let count = grid.iter().map(|side| *side as usize).product::<usize>();
+            let bytes = count * model.patch_bytes();
+            if entry.grid_thw != *grid || entry.length != bytes as u64 {
+                return Err(rows.other_grid(unit, *image, &entry));
+            }
+            let from = *patch * width;
+            let into = parts
+                .pixels
+                .get_mut(from..from + count * width)
+                .ok_or(Error::Internal("more patches than the index counts"))?;
+            *patch += count;
+            let started = Instant::now();
+            reading(Some(Rows::image_shard(unit, &entry)));
+            if look.pixels == Pixels::U8 {
+                rows.image(unit, *image, &entry, into)?;
+                scratch.read += started.elapsed();
+                continue;
+            }
+            if scratch.patches.len() < bytes {
+                scratch.patches.resize(bytes, 0);
+            }
+            let patches = &mut scratch.patches[..bytes];
+            rows.image(unit, *image, &entry, patches)?;
+            scratch.read += started.elapsed();
+            let table: &FloatTable = model
+                .float_table
+                .as_ref()
+                .ok_or(Error::Internal("a float table"))?;
+            expand_bytes(
+                table,
+                look.pixels,
+                patches,
+                model.patch_area(),
+                model.temporal_patch_size,
+                into,
+            );
+        }
+        Ok(())
     }
-    reading(None);
-    Ok(sample_ids)
 }
 
 fn put_i32(into: &mut [u8], at: usize, value: usize) {
@@ -247,63 +317,4 @@ fn padding_row(parts: &mut Parts<'_>, at: usize, packed: bool, model: &Model) {
     for axis in 0..if packed { 4 } else { 3 } {
         fill(parts.positions, axis * parts.plane + at, 1, 0);
     }
-}
-
-/// The patches of one sample's images from patch `patch` on.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "what one batch is made from, once"
-)]
-fn images(
-    rows: &Rows,
-    model: &Model,
-    look: Look,
-    unit: Unit,
-    patch: &mut usize,
-    parts: &mut Parts<'_>,
-    scratch: &mut Scratch,
-    reading: &dyn Fn(Option<FileId>),
-) -> Result<()> {
-    let width =
-        model.patch_bytes() * look.pixels.frames(model.temporal_patch_size) * look.pixels.bytes();
-    for (image, grid) in scratch.images.iter().zip(&scratch.grids) {
-        let entry = rows.image_entry(unit, *image)?;
-        let count = grid.iter().map(|side| *side as usize).product::<usize>();
-        let bytes = count * model.patch_bytes();
-        if entry.grid_thw != *grid || entry.length != bytes as u64 {
-            return Err(rows.other_grid(unit, *image, &entry));
-        }
-        let from = *patch * width;
-        let into = parts
-            .pixels
-            .get_mut(from..from + count * width)
-            .ok_or(Error::Internal("more patches than the index counts"))?;
-        *patch += count;
-        let started = Instant::now();
-        reading(Some(Rows::image_shard(unit, &entry)));
-        if look.pixels == Pixels::U8 {
-            rows.image(unit, *image, &entry, into)?;
-            scratch.read += started.elapsed();
-            continue;
-        }
-        if scratch.patches.len() < bytes {
-            scratch.patches.resize(bytes, 0);
-        }
-        let patches = &mut scratch.patches[..bytes];
-        rows.image(unit, *image, &entry, patches)?;
-        scratch.read += started.elapsed();
-        let table: &FloatTable = model
-            .float_table
-            .as_ref()
-            .ok_or(Error::Internal("a float table"))?;
-        expand_bytes(
-            table,
-            look.pixels,
-            patches,
-            model.patch_area(),
-            model.temporal_patch_size,
-            into,
-        );
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::assemble::{Look, RowPlan, Scratch, assemble, sizes};
+use crate::assemble::{Look, Maker, RowPlan, Scratch, sizes};
 use crate::assign::{Assignment, assign};
 use crate::batch::{Batch, Tensor, schema};
 use crate::buffer::BufferPool;
@@ -100,7 +100,7 @@ impl BatchWork {
             let (file, since) = (*lock(reading))?;
             let path: PathBuf = self.plan.rows.path_of(file)?;
             let elapsed = since.elapsed();
-            (elapsed >= limit).then(|| SlowRead {
+            (elapsed >= limit).then_some(SlowRead {
                 path,
                 seconds: elapsed.as_secs_f64(),
             })
@@ -185,16 +185,13 @@ impl BatchWork {
             *lock(slot) = file.map(|file| (file, Instant::now()));
         };
         scratch.read = Duration::ZERO;
-        let made = assemble(
-            &plan.rows,
-            &plan.model,
-            plan.look,
-            &job.rows,
-            &job.tensors,
-            &mut buffer,
-            &mut scratch,
-            &reading,
-        );
+        let maker = Maker {
+            rows: &plan.rows,
+            model: &plan.model,
+            look: plan.look,
+            reading: &reading,
+        };
+        let made = maker.assemble(&job.rows, &job.tensors, &mut buffer, &mut scratch);
         reading(None);
         let sample_ids = made?;
         plan.rows.counters.made(scratch.read, started.elapsed());

@@ -27,7 +27,7 @@ impl Dice {
 pub(crate) fn make(root: &Path, bytes: u64) {
     let mut dice = Dice(7);
     let mut content: Vec<Content> = (0..PARTITIONS).map(|_| Content::default()).collect();
-    let (mut total, mut line) = (0, 0);
+    let (mut total, mut line) = (0u64, 0u64);
     while total < bytes {
         let part = &mut content[line as usize % PARTITIONS];
         // The square of an even draw: many small images, few large ones.
