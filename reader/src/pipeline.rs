@@ -63,6 +63,8 @@ struct Queue<T> {
     /// Jobs in all, once that is known.
     end: Option<u64>,
     stop: bool,
+    /// Threads that have not ended.
+    running: usize,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -95,6 +97,7 @@ impl<W: Work> Pipeline<W> {
                 waiting: false,
                 end: None,
                 stop: false,
+                running: 0,
             }),
             room: Condvar::new(),
             ready: Condvar::new(),
@@ -106,10 +109,10 @@ impl<W: Work> Pipeline<W> {
         for worker in 0..threads.max(1) {
             let core = Arc::clone(&pipeline.core);
             let builder = thread::Builder::new().name(format!("stoker-{worker}"));
+            lock(&core.queue).running += 1;
             // On failure the drop of the pipeline ends those that run.
-            pipeline
-                .threads
-                .push(builder.spawn(move || core.run(worker))?);
+            let thread = builder.spawn(move || core.run(worker))?;
+            pipeline.threads.push(thread);
         }
         Ok(pipeline)
     }
@@ -182,17 +185,21 @@ impl<W: Work> Pipeline<W> {
         self.core.budget.close();
         self.core.room.notify_all();
         self.core.ready.notify_all();
-        let until = limit.map(|limit| Instant::now() + limit);
-        for thread in self.threads.drain(..) {
-            if let Some(until) = until {
-                // A read that hangs cannot be called back: its thread ends when the system lets it.
-                while !thread.is_finished() {
-                    if Instant::now() >= until {
-                        return false;
-                    }
-                    std::thread::sleep(Duration::from_millis(1));
+        if let Some(limit) = limit {
+            let until = Instant::now() + limit;
+            let mut queue = lock(&self.core.queue);
+            while queue.running > 0 {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    // A read that hangs cannot be called back: its thread ends when the system lets it.
+                    self.threads.clear();
+                    return false;
                 }
+                let waited = self.core.ready.wait_timeout(queue, left);
+                queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
+        }
+        for thread in self.threads.drain(..) {
             // Makers' panics are caught; there is nothing to pass on.
             let _ = thread.join();
         }
@@ -210,6 +217,12 @@ impl<W: Work> Drop for Pipeline<W> {
 
 impl<W: Work> Core<W> {
     fn run(&self, worker: usize) {
+        self.work_on(worker);
+        lock(&self.queue).running -= 1;
+        self.ready.notify_all();
+    }
+
+    fn work_on(&self, worker: usize) {
         while let Some((number, job, permit)) = self.take() {
             let done = catch_unwind(AssertUnwindSafe(|| self.work.make(job, worker)))
                 .unwrap_or_else(|panic| self.work.panicked(message(&*panic)));
@@ -264,4 +277,130 @@ fn message(panic: &(dyn Any + Send)) -> String {
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "a thread panicked".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts up to `jobs`, each of so many bytes; the maker of `panics_at` panics.
+    struct Counting {
+        next: Mutex<u64>,
+        jobs: u64,
+        bytes: u64,
+        panics_at: u64,
+    }
+
+    impl Work for Counting {
+        type Job = u64;
+        type Done = Result<u64, String>;
+
+        fn plan(&self) -> Option<(u64, u64)> {
+            let mut next = lock(&self.next);
+            let number = *next;
+            *next += 1;
+            (number < self.jobs).then_some((number, self.bytes))
+        }
+
+        fn make(&self, job: u64, _: usize) -> Self::Done {
+            assert!(job != self.panics_at, "job {job} panics");
+            Ok(job)
+        }
+
+        fn panicked(&self, message: String) -> Self::Done {
+            Err(message)
+        }
+
+        fn waited(&self, _: Duration, _: Duration) {}
+    }
+
+    fn start(jobs: u64, bytes: u64, threads: usize, depth: u64, limit: u64) -> Pipeline<Counting> {
+        let work = Counting {
+            next: Mutex::new(0),
+            jobs,
+            bytes,
+            panics_at: 3,
+        };
+        Pipeline::start(work, threads, depth, Budget::new(limit)).unwrap()
+    }
+
+    /// Runs `case` many times, under the model checker in as many schedules.
+    fn check(case: impl Fn() + Send + Sync + 'static) {
+        #[cfg(feature = "shuttle")]
+        shuttle::check_random(case, 3000);
+        #[cfg(not(feature = "shuttle"))]
+        for _ in 0..50 {
+            case();
+        }
+    }
+
+    #[test]
+    fn everything_is_delivered_in_order_at_any_budget_and_depth() {
+        for (threads, depth, limit) in [(1, 0, 1), (2, 0, 1), (2, 1, 1), (3, 4, 25), (2, 8, 1000)] {
+            check(move || {
+                let pipeline = start(6, 10, threads, depth, limit);
+                for number in 0..6 {
+                    let Next::Done(done) = pipeline.next(None) else {
+                        panic!("job {number} is missing");
+                    };
+                    if number == 3 {
+                        assert!(done.unwrap_err().contains("job 3 panics"));
+                    } else {
+                        assert_eq!(done, Ok(number));
+                    }
+                }
+                assert_eq!(pipeline.next(None), Next::Ended);
+                assert_eq!(pipeline.bytes().0, 0);
+            });
+        }
+    }
+
+    #[test]
+    fn stopping_at_any_moment_ends_all_threads() {
+        for (taken, limit) in [(0, 1), (1, 10), (2, 1000)] {
+            check(move || {
+                let mut pipeline = start(1000, 10, 3, 4, limit);
+                for _ in 0..taken {
+                    assert!(matches!(pipeline.next(None), Next::Done(_)));
+                }
+                assert!(pipeline.stop(None));
+                assert_eq!(pipeline.next(None), Next::Ended);
+                assert_eq!(pipeline.bytes().0, 0);
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_in_flight_stays_within_budget_and_depth() {
+        check(|| {
+            let pipeline = start(20, 10, 3, 4, 25);
+            for _ in 0..20 {
+                assert!(matches!(pipeline.next(None), Next::Done(_)));
+                assert!(pipeline.queued() <= 5);
+            }
+            assert!(pipeline.bytes().1 <= 25);
+        });
+    }
+
+    #[cfg(not(feature = "shuttle"))]
+    #[test]
+    fn waiting_has_a_limit_and_a_hanging_maker_does_not_hold_the_stop() {
+        struct Hanging;
+        impl Work for Hanging {
+            type Job = ();
+            type Done = ();
+            fn plan(&self) -> Option<((), u64)> {
+                Some(((), 1))
+            }
+            fn make(&self, (): (), _: usize) {
+                std::thread::sleep(Duration::from_secs(3));
+            }
+            fn panicked(&self, _: String) {}
+            fn waited(&self, _: Duration, _: Duration) {}
+        }
+        let mut pipeline = Pipeline::start(Hanging, 2, 4, Budget::new(100)).unwrap();
+        let short = Duration::from_millis(20);
+        assert_eq!(pipeline.next(Some(short)), Next::TimedOut);
+        assert!(!pipeline.stop(Some(short)));
+    }
 }

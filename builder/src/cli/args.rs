@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use stoker_reader::{Last, Shuffle, Tail};
+
 use crate::build::options::{RejectLimit, parse_bytes};
 use crate::image::profile::{Generation, Profile};
 use crate::plan::SplitShare;
@@ -31,6 +33,10 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Show distributions of tokens, labels, patches and image sizes
     Stats(StatsArgs),
+    /// Print the batches that a training run would get
+    Read(ReadArgs),
+    /// Say what this machine can read, and whether a training step would wait
+    Bench(BenchArgs),
     /// Prepare one image given on stdin and exit (used by the builder itself)
     #[command(hide = true)]
     TryImage(TryImageArgs),
@@ -193,6 +199,72 @@ pub(crate) struct InspectArgs {
 pub(crate) struct StatsArgs {
     /// The cache's folder
     pub(crate) cache: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReadArgs {
+    /// The cache's folder
+    pub(crate) cache: PathBuf,
+    /// Samples of a global batch, over all ranks
+    #[arg(long, value_name = "B")]
+    pub(crate) batch_size: u32,
+    /// Seed of the order
+    #[arg(long, default_value_t = 0, value_name = "S")]
+    pub(crate) seed: u64,
+    /// The split to read
+    #[arg(long, default_value = "train", value_name = "NAME")]
+    pub(crate) split: String,
+    /// Read as this data-parallel rank
+    #[arg(long, default_value_t = 0, value_name = "R")]
+    pub(crate) rank: u32,
+    /// Data-parallel ranks in all
+    #[arg(long, default_value_t = 1, value_name = "W")]
+    pub(crate) world_size: u32,
+    /// Nodes that the ranks are spread over
+    #[arg(long, default_value_t = 1, value_name = "K")]
+    pub(crate) nodes: u32,
+    /// Stop after so many epochs
+    #[arg(long, default_value_t = 1, value_name = "E")]
+    pub(crate) epochs: u64,
+    /// Order within a partition: full, shard or none
+    #[arg(long, default_value = "full", value_name = "ORDER")]
+    pub(crate) shuffle: Shuffle,
+    /// What an epoch does with partitions of unequal size: even or all
+    #[arg(long, default_value = "even", value_name = "RULE")]
+    pub(crate) tail: Tail,
+    /// What becomes of a short last batch: drop, pad or error
+    #[arg(long, default_value = "drop", value_name = "RULE")]
+    pub(crate) last: Last,
+    /// Go on at the cursor in this file, if it exists; it is saved there at the end and on Ctrl-C
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cursor: Option<PathBuf>,
+    /// Print the sample ids of each batch
+    #[arg(long)]
+    pub(crate) ids: bool,
+    /// Print one JSON object a batch
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// The cache's folder
+    pub(crate) cache: PathBuf,
+    /// The split to read
+    #[arg(long, default_value = "train", value_name = "NAME")]
+    pub(crate) split: String,
+    /// Samples of a micro-batch
+    #[arg(long, default_value_t = 4, value_name = "B")]
+    pub(crate) batch_size: u32,
+    /// Seconds of one training step on a micro-batch: says whether it would wait
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) step: Option<f64>,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
+    pub(crate) seconds: f64,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,9 +1,11 @@
 //! The `stoker` command: arguments in, exit code out. The work is done by the library.
 
 mod args;
+mod bench;
 mod build;
 mod inspect;
 mod printer;
+mod read;
 mod stats;
 mod try_image;
 mod verify;
@@ -43,6 +45,8 @@ fn dispatch(command: &Command) -> Result<u8> {
         Command::Verify(args) => verify::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Stats(args) => stats::run(args),
+        Command::Read(args) => read::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::TryImage(args) => try_image::run(args).map(|()| DONE),
     }
 }

@@ -1,0 +1,164 @@
+//! `stoker read`: the batches of a run, without a trainer.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use stoker_reader::{Batch, Cursor, OrderOptions, Pixels, Reader, ReaderOptions, Step, WorldSizes};
+
+use super::args::ReadArgs;
+use super::{DONE, printer};
+use crate::build::stop::Stop;
+use crate::error::{Error, Result};
+
+/// Between two looks at the stop request.
+const STOP_CHECK: Duration = Duration::from_millis(100);
+
+/// Longest text of a cursor file that is read.
+const MAX_CURSOR_BYTES: u64 = 4096;
+
+/// One batch, as it is printed.
+#[derive(Serialize)]
+struct Shown<'a> {
+    epoch: u64,
+    position: u64,
+    rows: usize,
+    padding_rows: usize,
+    tokens: i64,
+    n_loss_tokens: u64,
+    images: usize,
+    patches: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sample_ids: Option<&'a [String]>,
+}
+
+pub(super) fn run(args: &ReadArgs) -> Result<u8> {
+    let stop = Stop::on_signals().map_err(Error::io("watch for", "signals"))?;
+    let mut reader = Reader::open(options(args)?)?;
+    if let Some(path) = &args.cursor {
+        restore(&mut reader, path)?;
+    }
+    let result = print_epochs(&mut reader, args, &stop);
+    // Whatever ended the run: what was printed is delivered.
+    if let Some(path) = &args.cursor {
+        save(&reader, path)?;
+    }
+    result.map(|()| DONE)
+}
+
+fn options(args: &ReadArgs) -> Result<ReaderOptions> {
+    let mut options = ReaderOptions::new(&args.cache, args.batch_size);
+    options.split.clone_from(&args.split);
+    let ranks_per_node = args.world_size.checked_div(args.nodes).unwrap_or(0).max(1);
+    options.world = WorldSizes {
+        rank: args.rank,
+        world_size: args.world_size,
+        node_rank: args.rank / ranks_per_node,
+        num_nodes: args.nodes,
+        // One micro-batch a rank: the whole share of the global batch is one line.
+        micro_batch_size: args
+            .batch_size
+            .checked_div(args.world_size)
+            .unwrap_or(0)
+            .max(1),
+        global_batch_size: args.batch_size,
+    };
+    options.order = OrderOptions {
+        seed: args.seed,
+        shuffle: args.shuffle,
+        tail: args.tail,
+        last: args.last,
+    };
+    options.pixels = Pixels::U8;
+    options.sample_ids = args.ids;
+    Ok(options)
+}
+
+fn print_epochs(reader: &mut Reader, args: &ReadArgs, stop: &Stop) -> Result<()> {
+    let mut epochs = 0;
+    while epochs < args.epochs {
+        stop.check()?;
+        match reader.next_batch(Some(STOP_CHECK))? {
+            Step::Batch(batch) => print(&batch, args)?,
+            Step::EpochEnd => epochs += 1,
+            Step::TimedOut => {}
+        }
+    }
+    Ok(())
+}
+
+fn print(batch: &Batch, args: &ReadArgs) -> Result<()> {
+    let rows = |name: &str| {
+        let tensor = batch.tensor(name);
+        tensor.and_then(|tensor| tensor.shape.first().copied())
+    };
+    let mask = batch.tensor("attention_mask");
+    let (words, _) = mask
+        .map_or(&[][..], |mask| batch.bytes(mask))
+        .as_chunks::<8>();
+    let padding_rows = batch.units.iter().filter(|unit| unit.is_none()).count();
+    let real: i64 = words.iter().map(|word| i64::from_ne_bytes(*word)).sum();
+    let shown = Shown {
+        epoch: batch.epoch,
+        position: batch.position,
+        rows: batch.units.len(),
+        padding_rows,
+        // A padding row has one token, which is none of the data's.
+        tokens: real - i64::try_from(padding_rows).unwrap_or(0),
+        n_loss_tokens: batch.n_loss_tokens,
+        images: rows("image_grid_thw").unwrap_or(0),
+        patches: rows("pixel_values").unwrap_or(0),
+        sample_ids: batch.sample_ids.as_deref(),
+    };
+    if args.json {
+        return printer::json(&shown);
+    }
+    let mut text = format!(
+        "epoch {}  position {}  rows {}  tokens {}  loss tokens {}  images {}  patches {}\n",
+        shown.epoch,
+        shown.position,
+        shown.rows - padding_rows,
+        shown.tokens,
+        shown.n_loss_tokens,
+        shown.images,
+        shown.patches
+    );
+    for id in shown
+        .sample_ids
+        .into_iter()
+        .flatten()
+        .filter(|id| !id.is_empty())
+    {
+        text.push_str(&format!("  {id}\n"));
+    }
+    printer::data(&text)
+}
+
+fn restore(reader: &mut Reader, path: &Path) -> Result<()> {
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::io("read", path)(error)),
+    };
+    if metadata.len() > MAX_CURSOR_BYTES {
+        return Err(Error::Usage {
+            what: format!("no cursor, it is too long: `{}`", path.display()),
+            hint: "give the file that an earlier run saved, or a name that does not exist".into(),
+        });
+    }
+    let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
+    let cursor = Cursor::from_json(&text).map_err(stoker_reader::Error::from)?;
+    Ok(reader.restore(&cursor)?)
+}
+
+/// Replaces the file in one step, so that a crash leaves the old cursor or the new one.
+fn save(reader: &Reader, path: &Path) -> Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    let temporary = Path::new(&name);
+    let text = reader.cursor()?.to_json() + "\n";
+    fs::write(temporary, text).map_err(Error::io("write", temporary))?;
+    fs::rename(temporary, path).map_err(Error::io("rename", path))
+}
