@@ -8,8 +8,9 @@
 
 use std::collections::VecDeque;
 
+use crate::order_error::OrderError;
 use crate::placement::{Held, Placement};
-use crate::schedule::GlobalBatch;
+use crate::schedule::{GlobalBatch, Position, Schedule};
 use crate::unit::Unit;
 use crate::world::World;
 
@@ -37,6 +38,15 @@ impl Assignment {
     pub fn remote(&self) -> usize {
         self.remote
     }
+}
+
+/// What a [`survey`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Survey {
+    /// Units in all.
+    pub units: u64,
+    /// Units on a node that does not hold their partition.
+    pub remote: u64,
 }
 
 /// Units that the same nodes hold.
@@ -106,6 +116,31 @@ pub fn assign(batch: &GlobalBatch, world: &World, placement: &Placement) -> Assi
         rank_rows,
         remote,
     }
+}
+
+/// How many units of the next `batches` global batches from `at` are read where they are not held, and of how many: what to
+/// know before a run. Costs no more than the assignments, as no row is looked up.
+///
+/// # Errors
+/// As [`Schedule::batch`].
+///
+/// # Panics
+/// As [`assign`].
+pub fn survey(
+    schedule: &Schedule,
+    world: &World,
+    placement: &Placement,
+    mut at: Position,
+    batches: u64,
+) -> Result<Survey, OrderError> {
+    let mut survey = Survey::default();
+    for _ in 0..batches {
+        let batch = schedule.outline(at)?;
+        survey.units += batch.units.iter().flatten().count() as u64;
+        survey.remote += assign(&batch, world, placement).remote() as u64;
+        at = batch.next;
+    }
+    Ok(survey)
 }
 
 /// One group for each set of nodes that occurs, in the order of the sets.

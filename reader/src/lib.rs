@@ -3,6 +3,9 @@
 //! [`CacheFiles`] is a cache whose manifest was read; [`Cache`] one whose indexes are open too, with every file in its
 //! place. A row that is returned matches its checksum; anything else is an error that names partition, shard, row and
 //! file.
+//!
+//! [`Schedule`] is the order: which units (today: samples) a global batch holds, as `ORDER.md` specifies it. [`assign`]
+//! deals them to the ranks of a [`World`], and a [`Cursor`] says where to go on.
 
 mod assemble;
 mod assign;
@@ -45,7 +48,7 @@ mod views;
 mod work;
 mod world;
 
-pub use assign::{Assignment, assign};
+pub use assign::{Assignment, Survey, assign, survey};
 pub use batch::{Batch, Dtype, Layout, Tensor};
 pub use cache::{Cache, Place};
 pub use cursor::{Cursor, Resume};

@@ -1,7 +1,7 @@
 //! What is kept of shuffled tables, so that a table is not made again for every unit.
 //!
 //! Owns the bound on that memory. Invariant: what an order says never depends on what is kept; at most the given bytes
-//! are, however many partitions take turns.
+//! are, however many partitions take turns (one list of more than 100,000 shards in a partition may go beyond).
 
 use std::collections::HashMap;
 use std::mem;

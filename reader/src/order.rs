@@ -139,6 +139,11 @@ impl Order {
         (part.partition, row)
     }
 
+    /// The partition of the unit at `position`, in every epoch the same.
+    pub(crate) fn partition_at(&self, position: u64) -> u32 {
+        self.parts[self.turn(position).0].partition
+    }
+
     /// Whose turn `position` is, and which turn of that partition.
     fn turn(&self, position: u64) -> (usize, u64) {
         let parts = self.parts.len() as u64;

@@ -162,16 +162,35 @@ impl Schedule {
     /// # Errors
     /// [`OrderError::NoPosition`], or [`OrderError::ShortBatch`] with `last=error`.
     pub fn batch(&self, at: Position) -> Result<GlobalBatch, OrderError> {
+        self.batch_of(at, |work, epoch, position| self.unit(work, epoch, position))
+    }
+
+    /// The same, but every row is 0: all that an assignment needs, without looking into partitions.
+    pub(crate) fn outline(&self, at: Position) -> Result<GlobalBatch, OrderError> {
+        self.batch_of(at, |work, epoch, position| {
+            let (cache, turn) = self.turn(work, epoch, position);
+            let order = &self.orders[cache as usize];
+            Unit {
+                cache,
+                partition: order.partition_at(turn % order.epoch_len()),
+                row: 0,
+            }
+        })
+    }
+
+    fn batch_of(
+        &self,
+        at: Position,
+        unit: impl Fn(&mut Work, u64, u64) -> Unit,
+    ) -> Result<GlobalBatch, OrderError> {
         let at = self.settle(at)?;
         let size = u64::from(self.global_batch_size);
-        let left = self.epoch_len() - at.position;
-        let count = left.min(size);
+        let count = size.min(self.epoch_len() - at.position);
         let mut units = Vec::with_capacity(self.global_batch_size as usize);
         {
             let mut work = self.lock();
-            for position in at.position..at.position + count {
-                units.push(Some(self.unit(&mut work, at.epoch, position)));
-            }
+            let positions = at.position..at.position + count;
+            units.extend(positions.map(|position| Some(unit(&mut work, at.epoch, position))));
         }
         units.resize(self.global_batch_size as usize, None);
         Ok(GlobalBatch {
@@ -267,6 +286,19 @@ impl Schedule {
     }
 
     fn unit(&self, work: &mut Work, epoch: u64, position: u64) -> Unit {
+        let (cache, turn) = self.turn(work, epoch, position);
+        let order = &self.orders[cache as usize];
+        let len = order.epoch_len();
+        let (partition, row) = order.unit_at(&mut work.memo, turn / len, turn % len);
+        Unit {
+            cache,
+            partition,
+            row,
+        }
+    }
+
+    /// The cache whose turn it is, and how many it had before, over all epochs.
+    fn turn(&self, work: &mut Work, epoch: u64, position: u64) -> (u32, u64) {
         let (cache, turn) = if self.orders.len() == 1 {
             (0, position)
         } else {
@@ -279,16 +311,8 @@ impl Schedule {
                 work.block.turns[(position - work.block.start) as usize]
             })
         };
-        let order = &self.orders[cache as usize];
-        // `check` keeps the sum of all caches inside a u64.
-        let turn = epoch * self.mixture.quotas()[cache as usize] + turn;
-        let len = order.epoch_len();
-        let (partition, row) = order.unit_at(&mut work.memo, turn / len, turn % len);
-        Unit {
-            cache,
-            partition,
-            row,
-        }
+        // `check` keeps the sum over all caches inside a u64.
+        (cache, epoch * self.mixture.quotas()[cache as usize] + turn)
     }
 
     fn check_epoch(&self) -> Result<(), OrderError> {

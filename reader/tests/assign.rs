@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use orders::{Dice, SHUFFLES, TAILS, cache_of, options, uneven};
 use stoker_reader::{
     GlobalBatch, Held, Last, OrderError, OrderOptions, Placement, Position, Schedule, Shuffle,
-    Tail, Unit, World, WorldSizes, assign,
+    Tail, Unit, World, WorldSizes, assign, survey,
 };
 
 fn sizes(world_size: u32, num_nodes: u32, micro: u32, global: u32) -> WorldSizes {
@@ -291,6 +291,9 @@ fn no_more_is_remote_than_must_be() {
             assignment.remote(),
             units - most_local(&batch, &world, &placement)
         );
+        let next = assign(&schedule.batch(batch.next).unwrap(), &world, &placement).remote();
+        let survey = survey(&schedule, &world, &placement, batch.at, 2).unwrap();
+        assert_eq!(survey.remote as usize, assignment.remote() + next);
         let mut found = rows(&batch, &world, &placement);
         let mut expected = batch.units.clone();
         found.sort_unstable();

@@ -295,28 +295,27 @@ fn what_differs_is_named() {
 }
 
 #[test]
-fn a_batch_size_that_cannot_end_the_epoch_is_refused_at_once() {
-    let options = OrderOptions {
-        last: Last::Error,
-        ..options(5, Shuffle::Full, Tail::All)
-    };
+fn a_batch_size_that_does_not_fit_is_refused_or_goes_on_with_the_next_epoch() {
     let cache = [cache_of(1, &[48], 8)];
-    let new = |global| Schedule::new(&cache, None, &options, global).unwrap();
-    let cursor = Cursor::new(
-        &new(4),
-        Position {
-            epoch: 0,
-            position: 4,
-        },
-    );
-    let resume =
-        |global| cursor.resume(&new(global), &world(1, 1, global), &Placement::everywhere());
-    assert!(resume(2).is_ok());
+    let resume = |last, position, global| {
+        let options = OrderOptions {
+            last,
+            ..options(5, Shuffle::Full, Tail::All)
+        };
+        let new = |global| Schedule::new(&cache, None, &options, global).unwrap();
+        let cursor = Cursor::new(&new(4), Position { epoch: 0, position });
+        let resume = cursor.resume(&new(global), &world(1, 1, global), &Placement::everywhere());
+        resume.map(|resume| (resume.at.epoch, resume.at.position))
+    };
+    assert_eq!(resume(Last::Error, 4, 2), Ok((0, 4)));
     let short = OrderError::ShortBatch {
         global_batch_size: 8,
         left: 4,
     };
-    assert_eq!(resume(8), Err(short));
+    assert_eq!(resume(Last::Error, 4, 8), Err(short));
+    assert_eq!(resume(Last::Drop, 4, 8), Ok((0, 4)));
+    assert_eq!(resume(Last::Drop, 44, 8), Ok((1, 0)));
+    assert_eq!(resume(Last::Pad, 44, 8), Ok((0, 44)));
 }
 
 fn example() -> String {
