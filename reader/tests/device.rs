@@ -245,7 +245,7 @@ fn uploads_bigger_than_everything_so_far_pass() {
             assert_eq!(upload.bytes(), bytes);
             let mut consumer = Consumer::new(&device, bytes).unwrap();
             // The slot must not go while this keeps the consumer from reading it.
-            consumer.busy(1, 20_000_000).unwrap();
+            consumer.busy(1, 300_000_000).unwrap();
             let (target, stream) = consumer.target(0..bytes).unwrap();
             upload.copy_out(0..bytes, target, stream).unwrap();
             sent.push((expected, consumer));
