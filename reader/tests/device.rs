@@ -235,20 +235,25 @@ fn many_blocks_go_on_in_steps_of_the_grid() {
 fn uploads_bigger_than_everything_so_far_pass() {
     let name = "uploads_bigger_than_everything_so_far_pass";
     let body = || {
-        let device = open(&options(2, 2, 10));
+        let device = open(&options(2, 1, 10));
         let mut random = Random(5);
+        let mut sent = Vec::new();
         for bytes in [0, 1, 5_000, 3_000_000, 7, 6_000_000, 5_999_999] {
-            let mut sent = vec![0; bytes];
-            random.fill(&mut sent);
-            let mut upload = staged(&device, &sent);
+            let mut expected = vec![0; bytes];
+            random.fill(&mut expected);
+            let mut upload = staged(&device, &expected);
             assert_eq!(upload.bytes(), bytes);
             let mut consumer = Consumer::new(&device, bytes).unwrap();
+            // The slot must not go while this keeps the consumer from reading it.
+            consumer.busy(1, 300_000_000).unwrap();
             let (target, stream) = consumer.target(0..bytes).unwrap();
             upload.copy_out(0..bytes, target, stream).unwrap();
-            drop(upload);
-            let mut got = vec![0; bytes];
+            sent.push((expected, consumer));
+        }
+        for (expected, mut consumer) in sent {
+            let mut got = vec![0; expected.len()];
             consumer.read(&mut got).unwrap();
-            assert!(got == sent);
+            assert!(got == expected);
         }
     };
     if let Some(report) = on_stub(name, "delay 300", body) {

@@ -236,6 +236,8 @@ pub(crate) struct DeviceMemory {
     context: Arc<Context>,
     address: u64,
     bytes: usize,
+    /// Waiting for a copy failed: it may go on, and the memory stays.
+    in_use: bool,
 }
 
 impl DeviceMemory {
@@ -252,6 +254,7 @@ impl DeviceMemory {
             address: context.run("cuMemAlloc_v2", made)?,
             context: Arc::clone(context),
             bytes,
+            in_use: false,
         })
     }
 
@@ -269,6 +272,9 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
+        if self.in_use {
+            return;
+        }
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: allocated in new, freed once; the owner waited for the operations that use it.
             let _ = unsafe { result::free_sync(self.address) };

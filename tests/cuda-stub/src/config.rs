@@ -1,4 +1,5 @@
-//! What the stub is told: a text file that is read again at each `cuInit`.
+//! What the stub is told: a text file that is read again at each `cuInit`. Other settings, or a driver that nobody uses,
+//! make it start afresh, as in a new process.
 //!
 //! One setting a line: `delay 200` (most microseconds before an operation), `seed 7`, `devices 1`, `version 12080`,
 //! `memory BYTES` and `locked BYTES` (limits), `kernels interpret`, `fail cuMemAlloc_v2 3 2` (the third call says 2),
@@ -24,6 +25,8 @@ pub(crate) struct Config {
     pub(crate) locked: usize,
     pub(crate) interpret: bool,
     pub(crate) faults: Vec<Fault>,
+    /// All of the above as it was read.
+    pub(crate) text: String,
 }
 
 impl Default for Config {
@@ -37,6 +40,7 @@ impl Default for Config {
             locked: usize::MAX,
             interpret: false,
             faults: Vec::new(),
+            text: String::new(),
         }
     }
 }
@@ -44,15 +48,14 @@ impl Default for Config {
 impl Config {
     /// From the file that `CUSTUB_CONFIG` names; a setting that is not understood ends the process.
     pub(crate) fn read() -> Self {
+        let path = std::env::var("CUSTUB_CONFIG").expect("CUSTUB_CONFIG");
+        let text = fs::read_to_string(path).expect("the settings");
         let mut config = Self::default();
-        let text = std::env::var("CUSTUB_CONFIG")
-            .map(|path| fs::read_to_string(path).expect("CUSTUB_CONFIG"));
-        for line in text.unwrap_or_default().lines() {
-            config
-                .set(line)
-                .unwrap_or_else(|| panic!("custub does not know the setting `{line}`"));
+        for line in text.lines() {
+            let known = config.set(line);
+            known.unwrap_or_else(|| panic!("custub does not know the setting `{line}`"));
         }
-        config
+        Self { text, ..config }
     }
 
     fn set(&mut self, line: &str) -> Option<()> {

@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 
 pub use fork::in_child;
 use memory::Kind;
-use state::{CONTEXT, CURRENT, State, begin, begin_in_context, code, lock, report};
+use state::{CONTEXT, CURRENT, Current, State, begin, begin_in_context, code, lock, report};
 use stream::{Event, Stream};
 
 type Handle = usize;
@@ -186,12 +186,12 @@ driver! {
 
     fn cuCtxGetCurrent(context: *mut Handle) {
         let _begun = begin("cuCtxGetCurrent")?;
-        give(context, CURRENT.get())
+        give(context, CURRENT.with(Current::get))
     }
 
     fn cuCtxSetCurrent(context: Handle) {
         let _begun = begin("cuCtxSetCurrent")?;
-        CURRENT.set(context);
+        CURRENT.with(|current| current.set(context));
         Ok(())
     }
 

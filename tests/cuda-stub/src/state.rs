@@ -51,7 +51,28 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// The context that is current on this thread.
-    pub(crate) static CURRENT: Cell<usize> = const { Cell::new(0) };
+    pub(crate) static CURRENT: Current = const { Current(Cell::new(0)) };
+}
+
+pub(crate) struct Current(Cell<usize>);
+
+impl Current {
+    pub(crate) fn get(&self) -> usize {
+        self.0.get()
+    }
+
+    pub(crate) fn set(&self, context: usize) {
+        self.0.set(context);
+    }
+}
+
+impl Drop for Current {
+    /// A library that leaves its context on other people's threads confuses them.
+    fn drop(&mut self) {
+        if self.get() != 0 {
+            report("violation: a thread ends with a context that was left current on it");
+        }
+    }
 }
 
 /// The only context there is.
@@ -78,13 +99,19 @@ pub(crate) fn begin(call: &'static str) -> Result<(MutexGuard<'static, State>, O
     let mut state = lock();
     if call == "cuInit" {
         OWNER.store(process::id(), Ordering::SeqCst);
-        if state.retained == 0 {
-            *state = State {
-                config: Config::read(),
+        let config = Config::read();
+        if state.retained == 0 || state.config.text != config.text {
+            let fresh = State {
+                config,
                 initialised: true,
                 handles: state.handles,
                 ..State::default()
             };
+            let old = std::mem::replace(&mut *state, fresh);
+            // Its streams end first, which takes the lock.
+            drop(state);
+            drop(old);
+            state = lock();
         }
     }
     if !state.initialised {
@@ -96,14 +123,15 @@ pub(crate) fn begin(call: &'static str) -> Result<(MutexGuard<'static, State>, O
     let count = state.calls.entry(call).or_default();
     *count += 1;
     let count = *count;
-    let hit = |fault: &&crate::config::Fault| fault.call == call && fault.nth == count;
-    match state.config.faults.iter().find(hit) {
+    let fires = |fault: &&crate::config::Fault| fault.call == call && fault.nth == count;
+    match state.config.faults.iter().find(fires) {
         Some(fault) if fault.later => {
             let code = fault.code;
             Ok((state, Some(code)))
         }
         Some(fault) => {
             let code = fault.code;
+            report(&format!("failed {call} {count}"));
             if is_sticky(code) {
                 state.lost = code;
             }
@@ -118,7 +146,7 @@ pub(crate) fn begin_in_context(
     call: &'static str,
 ) -> Result<(MutexGuard<'static, State>, Option<u32>), u32> {
     let (state, later) = begin(call)?;
-    if CURRENT.get() != CONTEXT || state.retained == 0 {
+    if CURRENT.with(Current::get) != CONTEXT || state.retained == 0 {
         drop(state);
         report(&format!("violation: {call} without a current context"));
         return Err(code::INVALID_CONTEXT);

@@ -398,8 +398,12 @@ impl Drop for Slot {
 /// How long `rounds` page-locked copies of `bytes` take with nothing in between: what the link can do.
 pub(crate) fn time_copies(stream: &Stream, bytes: usize, rounds: usize) -> Result<Duration> {
     let context = &stream.context;
-    let from = ManuallyDrop::new(LockedMemory::new(context, bytes)?);
-    let to = ManuallyDrop::new(DeviceMemory::new(context, bytes)?);
+    let memory = (
+        LockedMemory::new(context, bytes)?,
+        DeviceMemory::new(context, bytes)?,
+    );
+    let memory = ManuallyDrop::new(memory);
+    let (from, to) = &*memory;
     let copy = || {
         let _entered = context.enter()?;
         // SAFETY: both have this size and are freed only after waiting.
@@ -415,7 +419,7 @@ pub(crate) fn time_copies(stream: &Stream, bytes: usize, rounds: usize) -> Resul
     });
     // Otherwise a copy may go on, and both stay.
     if stream.synchronize().is_ok() {
-        drop((ManuallyDrop::into_inner(from), ManuallyDrop::into_inner(to)));
+        drop(ManuallyDrop::into_inner(memory));
     }
     timed
 }

@@ -55,12 +55,11 @@ impl Stream {
         // SAFETY: fits, as checked. Pageable memory is read before the call returns; page-locked memory is not given
         // out as a plain slice while a copy reads it, and the wait below ends the copy unless the context is lost.
         let copied = unsafe { result::memcpy_htod_async(to.address, bytes, self.raw.0) };
-        context.run("cuMemcpyHtoDAsync_v2", copied)?;
-        synchronize(context, self.raw.0)
+        self.end_copy("cuMemcpyHtoDAsync_v2", copied, &mut to.in_use)
     }
 
     /// Copies from the start of `from` and waits.
-    pub(crate) fn read(&self, from: &DeviceMemory, bytes: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, from: &mut DeviceMemory, bytes: &mut [u8]) -> Result<()> {
         let context = &self.context;
         let _entered = context.enter()?;
         if bytes.len() > from.bytes {
@@ -70,8 +69,20 @@ impl Stream {
         // SAFETY: fits, as checked; pageable memory is written before the call returns, and the wait below covers
         // page-locked memory unless the context is lost, when nothing is copied any more.
         let copied = unsafe { result::memcpy_dtoh_async(bytes, from.address, self.raw.0) };
-        context.run("cuMemcpyDtoHAsync_v2", copied)?;
-        synchronize(context, self.raw.0)
+        self.end_copy("cuMemcpyDtoHAsync_v2", copied, &mut from.in_use)
+    }
+
+    /// Waits for a copy, and notes if that fails.
+    fn end_copy(
+        &self,
+        call: &'static str,
+        copied: Result<(), DriverError>,
+        in_use: &mut bool,
+    ) -> Result<()> {
+        let copied = self.context.run(call, copied);
+        let ended = synchronize(&self.context, self.raw.0);
+        *in_use |= ended.is_err();
+        copied.and(ended)
     }
 }
 
