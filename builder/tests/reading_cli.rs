@@ -119,3 +119,131 @@ fn stats_prints_text_or_json() {
         23
     );
 }
+
+#[test]
+fn read_prints_the_batches_of_every_rank_and_goes_on_at_a_cursor() {
+    let folder = made();
+    let cache = folder.path();
+    let read = |args: &[&str]| {
+        let all = [
+            &[
+                "--batch-size",
+                "4",
+                "--tail",
+                "all",
+                "--last",
+                "pad",
+                "--ids",
+                "--json",
+            ],
+            args,
+        ]
+        .concat();
+        let output = stoker("read", cache, &all);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}",
+            text(&output.stderr, cache)
+        );
+        let lines = text(&output.stdout, cache);
+        let batches = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        batches.collect::<Vec<serde_json::Value>>()
+    };
+    let ids = |batch: &serde_json::Value| {
+        let ids = batch["sample_ids"].as_array().unwrap().iter();
+        ids.map(|id| id.as_str().unwrap().to_owned())
+            .filter(|id| !id.is_empty())
+            .collect::<Vec<_>>()
+    };
+    // 18 samples of `train` in batches of 4.
+    let whole = read(&[]);
+    assert_eq!(whole.len(), 5);
+    assert_eq!(whole[4]["padding_rows"], 2);
+    let mut seen: Vec<String> = whole.iter().flat_map(&ids).collect();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 18);
+    let ranks = [
+        read(&["--world-size", "2", "--rank", "0"]),
+        read(&["--world-size", "2", "--rank", "1"]),
+    ];
+    for (number, batch) in whole.iter().enumerate() {
+        let mut both = [ids(&ranks[0][number]), ids(&ranks[1][number])].concat();
+        let mut alone = ids(batch);
+        both.sort();
+        alone.sort();
+        assert_eq!(both, alone);
+        assert_eq!(batch["n_loss_tokens"], ranks[1][number]["n_loss_tokens"]);
+    }
+    let cursor = folder.path().join("cursor.json");
+    let cursor = cursor.to_str().unwrap();
+    let first = read(&["--cursor", cursor]);
+    let second = read(&["--cursor", cursor]);
+    let both = read(&["--epochs", "2"]);
+    assert_eq!([first, second].concat(), both);
+}
+
+#[test]
+fn read_says_what_is_wrong() {
+    let folder = made();
+    let cache = folder.path();
+    for (args, message) in [
+        (
+            &["--batch-size", "4", "--split", "test"][..],
+            "no split `test`",
+        ),
+        (&["--batch-size", "5", "--world-size", "2"], "`5`"),
+        (
+            &["--batch-size", "4", "--seed", "1", "--cursor", "CURSOR"],
+            "seed",
+        ),
+    ] {
+        let cursor = cache.join("cursor.json");
+        let saved = stoker(
+            "read",
+            cache,
+            &["--batch-size", "4", "--cursor", cursor.to_str().unwrap()],
+        );
+        assert_eq!(saved.status.code(), Some(0));
+        let args: Vec<&str> = args
+            .iter()
+            .map(|arg| {
+                if *arg == "CURSOR" {
+                    cursor.to_str().unwrap()
+                } else {
+                    arg
+                }
+            })
+            .collect();
+        let output = stoker("read", cache, &args);
+        let stderr = text(&output.stderr, cache);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(message), "{stderr}");
+    }
+}
+
+#[test]
+fn bench_measures_and_judges_a_step() {
+    let folder = made();
+    let args = ["--batch-size", "2", "--seconds", "0.05", "--json", "--step"];
+    let judged = |step: &str| {
+        let output = stoker("bench", folder.path(), &[&args[..], &[step]].concat());
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}",
+            text(&output.stderr, folder.path())
+        );
+        json(&output)
+    };
+    let report = judged("3600");
+    assert!(report["memcpy_gb_s"].as_f64().unwrap() > 0.0);
+    assert!(report["reader_batches_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["starves"], false);
+    assert_eq!(judged("0.000000001")["starves"], true);
+    let refused = stoker("bench", folder.path(), &["--seconds", "0"]);
+    assert_eq!(refused.status.code(), Some(2));
+}

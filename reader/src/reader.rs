@@ -30,6 +30,9 @@ use crate::unit::CacheUnits;
 use crate::work::{BatchWork, Plan, check_local};
 use crate::world::World;
 
+/// Global batches whose reads are checked for being local when a reader opens; later ones are when they are planned.
+const CHECKED_AHEAD: usize = 16;
+
 /// How long a stopped reader waits for its threads. A thread inside a read that hangs is left to end by itself.
 const STOP_LIMIT: Duration = Duration::from_secs(1);
 
@@ -138,8 +141,12 @@ impl Reader {
             },
             pool: BufferPool::new(usize::try_from(budget_bytes).unwrap_or(usize::MAX)),
         });
-        let first = plan.schedule.batch(Position::default())?;
-        check_local(&plan, &assign(&first, &plan.world, &plan.placement))?;
+        let mut at = Position::default();
+        for _ in 0..CHECKED_AHEAD {
+            let batch = plan.schedule.batch(at)?;
+            check_local(&plan, &assign(&batch, &plan.world, &plan.placement))?;
+            at = batch.next;
+        }
         Ok(Self {
             opened_by: process::id(),
             plan,

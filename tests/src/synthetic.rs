@@ -188,11 +188,25 @@ pub fn write_with(
     tables: &TableBytes,
     recipe: Value,
 ) -> Manifest {
+    write_sized(root, content, tables, recipe, SHARD_ROWS)
+}
+
+/// Writes `content` with `shard_rows` rows a shard.
+///
+/// # Panics
+/// As [`write()`].
+pub fn write_sized(
+    root: &Path,
+    content: &[Content],
+    tables: &TableBytes,
+    recipe: Value,
+    shard_rows: usize,
+) -> Manifest {
     let partitions: Vec<Partition> = (0u32..)
         .zip(content)
         .map(|(number, content)| Partition {
-            images: write_images(root, number, &content.images),
-            samples: write_samples(root, number, &content.samples),
+            images: write_images(root, number, &content.images, shard_rows),
+            samples: write_samples(root, number, &content.samples, shard_rows),
         })
         .collect();
     let text = Folder::Text(TEXT_PLAN);
@@ -300,9 +314,14 @@ fn float_table() -> String {
         .collect()
 }
 
-fn write_images(root: &Path, partition: u32, images: &[ImageData]) -> PartitionFiles {
+fn write_images(
+    root: &Path,
+    partition: u32,
+    images: &[ImageData],
+    shard_rows: usize,
+) -> PartitionFiles {
     let mut files = Files::new(root, Folder::Images(IMAGE_PLAN), IMAGE_PLAN, partition);
-    for rows in images.chunks(SHARD_ROWS) {
+    for rows in images.chunks(shard_rows) {
         let mut head = head(partition, files.ordinal(), files.first_row());
         head.metadata.insert("float_table".into(), float_table());
         let mut writer = ImageShardWriter::new(Vec::new(), &head).expect("a shard");
@@ -323,9 +342,14 @@ fn write_images(root: &Path, partition: u32, images: &[ImageData]) -> PartitionF
     })
 }
 
-fn write_samples(root: &Path, partition: u32, samples: &[SampleData]) -> PartitionFiles {
+fn write_samples(
+    root: &Path,
+    partition: u32,
+    samples: &[SampleData],
+    shard_rows: usize,
+) -> PartitionFiles {
     let mut files = Files::new(root, Folder::Text(TEXT_PLAN), TEXT_PLAN, partition);
-    for (number, rows) in samples.chunks(SHARD_ROWS).enumerate() {
+    for (number, rows) in samples.chunks(shard_rows).enumerate() {
         let head = head(partition, files.ordinal(), files.first_row());
         let mut writer = SampleShardWriter::new(Vec::new(), &head).expect("a shard");
         for sample in rows {

@@ -45,6 +45,8 @@ fn help() {
         ("help_verify", &["verify", "--help"]),
         ("help_inspect", &["inspect", "--help"]),
         ("help_stats", &["stats", "--help"]),
+        ("help_read", &["read", "--help"]),
+        ("help_bench", &["bench", "--help"]),
         ("version", &["--version"]),
         ("no_command", &[]),
     ] {

@@ -64,7 +64,8 @@ pub(crate) fn make(root: &Path, bytes: u64) {
     // The last partition is another split.
     content.push(Content::default());
     std::fs::create_dir_all(root).expect("create a folder");
-    synthetic::write(root, &content, &synthetic::opaque_tables());
+    let tables = synthetic::opaque_tables();
+    synthetic::write_sized(root, &content, &tables, synthetic::recipe(), 128);
 }
 
 fn patch_bytes(patches: usize, seed: u8) -> Vec<u8> {
