@@ -39,7 +39,7 @@ pub use manifest::{
     FileEntry, InputEntry, Manifest, Partition, PartitionFiles, SplitEntry, Tables, Version,
 };
 pub use names::{FileName, Folder, MANIFEST_NAME, PlanId, TableKind};
-pub use permutation::{Key, Permutation};
+pub use permutation::{Key, Permutation, last_entries};
 pub use read_at::ReadAt;
 pub use read_row::{ImageData, SampleData, read_image, read_sample};
 pub use receipt::{

@@ -151,14 +151,33 @@ fn below(stream: &mut impl FnMut() -> u32, bound: u32) -> u32 {
     }
 }
 
-/// Fisher-Yates from the last position down.
-fn table(key: Key, len: u64) -> Network {
+/// The entries of the permutation of `key` on `0..len` from its last position back: up to `count` of them, after `skipped`
+/// others.
+///
+/// A table is shuffled from its last position down, so this takes `skipped + count` draws instead of `len`. For readers that go through a permutation from its end.
+///
+/// # Panics
+///
+/// If `len` is above [`MAX_TABLE_POSITIONS`].
+#[must_use]
+pub fn last_entries(key: Key, len: u64, skipped: u64, count: u64) -> Box<[u16]> {
+    assert!(len <= MAX_TABLE_POSITIONS, "no table: {len}");
+    let end = len.saturating_sub(skipped);
+    let from = end.saturating_sub(count);
+    let entries = shuffled(key, len, from);
+    let entries = &entries[from as usize..end as usize];
+    entries.iter().rev().copied().collect()
+}
+
+/// Fisher-Yates from the last position down to `from`: from there on the entries are final.
+fn shuffled(key: Key, len: u64, from: u64) -> Vec<u16> {
     let mut bytes = key.stream(TABLE_PURPOSE, len);
     let mut chunk = [0u8; 4096];
-    let mut used = chunk.len();
-    let mut draw = || {
-        if used == chunk.len() {
-            bytes.fill(&mut chunk);
+    let (mut used, mut filled) = (0, 0);
+    let mut draw = |left: usize| {
+        if used == filled {
+            filled = chunk.len().min(left * 4);
+            bytes.fill(&mut chunk[..filled]);
             used = 0;
         }
         let word = [
@@ -171,10 +190,16 @@ fn table(key: Key, len: u64) -> Network {
         u32::from_le_bytes(word)
     };
     let mut forward: Vec<u16> = (0..len).map(|position| position as u16).collect();
-    for last in (1..forward.len()).rev() {
-        let other = below(&mut draw, last as u32 + 1);
+    let from = (from as usize).max(1);
+    for last in (from..forward.len()).rev() {
+        let other = below(&mut || draw(last + 1 - from), last as u32 + 1);
         forward.swap(last, other as usize);
     }
+    forward
+}
+
+fn table(key: Key, len: u64) -> Network {
+    let forward = shuffled(key, len, 0);
     let mut inverse = vec![0; forward.len()];
     for (position, value) in forward.iter().enumerate() {
         inverse[usize::from(*value)] = position as u16;

@@ -1,7 +1,7 @@
 //! The keyed permutation: a bijection, without bias, and the same for ever.
 
 use proptest::prelude::*;
-use stoker_formats::{Key, Permutation};
+use stoker_formats::{Key, Permutation, last_entries};
 
 fn key(number: u64) -> Key {
     Key::derive(number, "test", &[1, 2])
@@ -16,6 +16,33 @@ fn small_ones_are_bijections() {
             let value = permutation.get(position);
             assert!(!std::mem::replace(&mut seen[value as usize], true), "{len}");
             assert_eq!(permutation.position_of(value), position);
+        }
+    }
+}
+
+#[test]
+fn the_last_entries_are_those_of_the_whole_table() {
+    for len in [0, 1, 2, 3, 64, 1000, 5000, 65_536] {
+        let permutation = Permutation::new(key(len), len);
+        for (skipped, count) in [
+            (0, 0),
+            (0, 1),
+            (0, 7),
+            (1, 2),
+            (len / 2, 9),
+            (len.saturating_sub(2), 5),
+            (len, 3),
+            (0, len),
+            (0, u64::MAX),
+            (u64::MAX, 1),
+        ] {
+            let expected: Vec<u16> = (0..len)
+                .rev()
+                .skip(skipped.min(len) as usize)
+                .take(count.min(len) as usize)
+                .map(|position| permutation.get(position) as u16)
+                .collect();
+            assert_eq!(*last_entries(key(len), len, skipped, count), expected);
         }
     }
 }

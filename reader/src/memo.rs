@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::mem;
 
 use stoker_formats::limits::MAX_TABLE_POSITIONS;
-use stoker_formats::{Key, Permutation};
+use stoker_formats::{Key, Permutation, last_entries};
 
 /// Bytes kept at most, for all caches of a schedule together.
 pub(crate) const MEMO_BYTES: usize = 16 << 20;
@@ -17,6 +17,9 @@ const ENTRY_BYTES: usize = 160;
 
 /// Entries of a window at least, so that a table is not made for a handful of them.
 const MIN_WINDOW: u64 = 32;
+
+/// A large odd number: its multiples are spread over a window.
+const STAGGER: u64 = 0x9e37_79b9;
 
 /// Names one permutation of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,7 +61,8 @@ impl Kept {
 /// A bounded store of pieces of shuffled tables.
 ///
 /// Units come from all partitions in turn, so one whole table for each would be needed at a time: up to 128 KiB times the
-/// partitions. Instead a window of the entries that come next is kept for each partition.
+/// partitions. Instead a window of the entries that come next is kept for each partition. An order goes through a table
+/// from its end, because a table is shuffled from there: what comes first is known first.
 #[derive(Debug)]
 pub struct Memo {
     window: u64,
@@ -92,31 +96,31 @@ impl Memo {
         self.young_bytes + self.old_bytes
     }
 
-    /// What the permutation of `key` on `0..len` holds at `position`; `id` names it.
+    /// What the permutation of `key` on `0..len` holds at `turn`, counted from its end; `id` names it.
     pub(crate) fn draw(
         &mut self,
         id: TableId,
         len: u64,
-        position: u64,
+        turn: u64,
         key: impl FnOnce() -> Key,
     ) -> u64 {
         if len > MAX_TABLE_POSITIONS {
             let kept = self.keep((id, 0), || Kept::Network(Permutation::new(key(), len)));
             return match kept {
-                Kept::Network(permutation) => permutation.get(position),
+                Kept::Network(permutation) => permutation.get(len - 1 - turn),
                 Kept::Window(_) | Kept::Blocks(_) => unreachable!("another kind under this name"),
             };
         }
-        let window = self.window;
-        let kept = self.keep((id, position / window), || {
-            let permutation = Permutation::new(key(), len);
-            let from = position - position % window;
-            let entries = from..len.min(from + window);
-            // A table has at most 65,536 entries.
-            Kept::Window(entries.map(|at| permutation.get(at) as u16).collect())
+        // The first window of each partition ends at another turn, so that they are not all used up at once.
+        let shift = (u64::from(id.lane) * STAGGER) % self.window;
+        let window = (turn + shift) / self.window;
+        let begins = (window * self.window).saturating_sub(shift);
+        let ends = (window + 1) * self.window - shift;
+        let kept = self.keep((id, window), || {
+            Kept::Window(last_entries(key(), len, begins, ends - begins))
         });
         match kept {
-            Kept::Window(entries) => u64::from(entries[(position % window) as usize]),
+            Kept::Window(entries) => u64::from(entries[(turn - begins) as usize]),
             Kept::Network(_) | Kept::Blocks(_) => unreachable!("another kind under this name"),
         }
     }

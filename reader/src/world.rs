@@ -11,7 +11,8 @@ const MAX_BATCH: u32 = 1 << 24;
 /// Ranks at most, for the same reason.
 const MAX_RANKS: u32 = 1 << 20;
 
-/// The numbers of a world as they are given. Ranks are data-parallel ranks, nodes those of the data-parallel group.
+/// The numbers of a world as they are given. Ranks are data-parallel ranks, nodes those of the data-parallel group: where
+/// one rank's model spans hosts that all read, these count as one node, and each needs that node's partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorldSizes {
     /// This rank.

@@ -8,7 +8,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use stoker_reader::{Cache, CacheFiles, Error, Place};
+use stoker_reader::{Cache, CacheFiles, CacheUnits, Error, Place};
 
 fn made() -> (tempfile::TempDir, Vec<synthetic::Content>) {
     let folder = tempfile::tempdir().unwrap();
@@ -267,4 +267,29 @@ fn the_manifest_names_every_file_there_is() {
     for file in files.expected() {
         assert_eq!(files.read(&file).unwrap().len() as u64, file.entry.bytes);
     }
+}
+
+#[test]
+fn the_units_of_a_split_are_its_samples_shard_by_shard() {
+    let (folder, content) = made();
+    let cache = Cache::open(folder.path()).unwrap();
+    let mut partitions = Vec::new();
+    for split in cache.splits() {
+        let units = CacheUnits::of_split(cache.manifest(), split);
+        assert_eq!(units.fingerprint, cache.manifest().fingerprint);
+        for counts in &units.partitions {
+            let index = cache.sample_index(counts.partition).unwrap();
+            assert_eq!(counts.units, index.len());
+            // A shard begins where the index changes to another one.
+            let shards: Vec<u32> = index.iter().map(|entry| entry.shard).collect();
+            let starts = (0..counts.units).filter(|row| {
+                let row = *row as usize;
+                row == 0 || shards[row] != shards[row - 1]
+            });
+            assert_eq!(counts.shard_starts, starts.collect::<Vec<_>>());
+        }
+        partitions.extend(units.partitions.into_iter().map(|counts| counts.units));
+    }
+    let samples = content.iter().map(|content| content.samples.len() as u64);
+    assert_eq!(partitions, samples.collect::<Vec<_>>());
 }
