@@ -229,7 +229,7 @@ mod tests {
     fn plain_memory_is_zero_and_page_aligned() {
         for bytes in [0, 1, 4096, 4097, 1_000_000] {
             let mut memory = PlainMemory::new(bytes).unwrap();
-            assert!(memory.len() >= bytes && memory.len() % ALIGNMENT == 0);
+            assert!(memory.len() >= bytes && memory.len().is_multiple_of(ALIGNMENT));
             assert_eq!(memory.as_ptr() as usize % ALIGNMENT, 0);
             assert!(memory.iter().all(|byte| *byte == 0));
             memory.fill(7);
