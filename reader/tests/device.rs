@@ -95,7 +95,7 @@ fn gpu_check_passes_on_the_stub() {
 fn many_blocks_go_on_in_steps_of_the_grid() {
     let name = "many_blocks_go_on_in_steps_of_the_grid";
     let body = || {
-        // More steps than 4096 blocks of 256 threads take at once.
+        // More steps than 1024 blocks of 256 threads take at once.
         let patches = Patches {
             offset: 0,
             count: 5500,

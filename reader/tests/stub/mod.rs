@@ -106,7 +106,7 @@ pub(crate) fn with_library(
     let status = loop {
         match child.try_wait().unwrap() {
             Some(status) => break Some(status),
-            None if started.elapsed() > Duration::from_secs(120) => {
+            None if started.elapsed() > Duration::from_secs(300) => {
                 child.kill().unwrap();
                 child.wait().unwrap();
                 break None;
