@@ -1,18 +1,21 @@
 //! Uploads through cudarc to the stub driver: every byte, whatever is slow.
 #![cfg(feature = "cuda")]
 
-#[expect(dead_code, unreachable_pub, reason = "shared by several test binaries")]
+#[expect(dead_code, reason = "shared by several test binaries")]
 mod stub;
 
-use std::sync::mpsc::sync_channel;
+#[path = "../examples/gpu_check/checks.rs"]
+#[expect(dead_code, reason = "scripts/gpu_check runs it on a GPU")]
+mod checks;
 use std::thread;
 
 use stoker_reader::device::{
-    self, Consumer, ConsumerStream, CudaDevice, Device, DeviceFault, DeviceOptions, HostDevice,
-    Patches, Target, Upload,
+    self, Consumer, ConsumerStream, Device, DeviceFault, DeviceOptions, HostDevice, Patches,
+    Target, Upload,
 };
 use stoker_reader::{Error, Pixels, expand_bytes};
-use stub::{Random, on_stub, open, options, table};
+use stub::transfers::{self, Random, table};
+use stub::{on_stub, open, options};
 
 fn staged(device: &dyn Device, bytes: &[u8]) -> Box<dyn Upload> {
     let mut staging = device.stage(bytes.len()).unwrap();
@@ -31,113 +34,18 @@ fn refused<T>(result: Result<T, Error>) -> &'static str {
     }
 }
 
-/// One transfer of the big test: what is sent and what must arrive.
-struct Sent {
-    upload: Box<dyn Upload>,
-    expected: Vec<u8>,
-    patches: Option<Patches>,
-}
-
-fn send(device: &CudaDevice, random: &mut Random) -> Sent {
-    let patches = (random.below(4) == 0).then(|| Patches {
-        offset: 4 * random.below(20),
-        count: 1 + random.below(3),
-        area: 4 * (1 + random.below(12)),
-        temporal: 1 + random.below(2),
-        pixels: [Pixels::U8, Pixels::F32, Pixels::BF16][random.below(3)],
-    });
-    let bytes = match &patches {
-        Some(patches) => patches.offset + patches.count * 3 * patches.area,
-        None => 1 + random.below(400),
-    };
-    let mut staging = device.stage(bytes + random.below(100)).unwrap();
-    // A copy that reads the buffer too late or still reads it finds this.
-    staging.fill(0xee);
-    random.fill(&mut staging[..bytes]);
-    staging.truncate(bytes);
-    let expected = match &patches {
-        None => staging.to_vec(),
-        Some(p) => {
-            let mut out = vec![0; p.target_bytes().unwrap()];
-            expand_bytes(
-                &table(),
-                p.pixels,
-                &staging[p.offset..],
-                p.area,
-                p.temporal,
-                &mut out,
-            );
-            out
-        }
-    };
-    Sent {
-        upload: device.upload(staging).unwrap(),
-        expected,
-        patches,
-    }
-}
-
-/// Puts each transfer into a place of its own and compares a roundful at a time.
-fn transfers(count: usize, seed: u64) {
-    const PLACES: usize = 50;
-    const PLACE: usize = 4096;
-    let device = open(&options(3, 3, 4096));
-    let mut consumers: Vec<_> = (0..2)
-        .map(|_| Consumer::new(&device, PLACES * PLACE).unwrap())
-        .collect();
-    let (give, take) = sync_channel(1);
-    thread::scope(|scope| {
-        let producer = &device;
-        scope.spawn(move || {
-            let mut random = Random(seed);
-            for _ in 0..count {
-                if give.send(send(producer, &mut random)).is_err() {
-                    return;
-                }
-            }
-        });
-        let mut compared = 0;
-        let mut round = Vec::new();
-        for mut sent in take {
-            // Two streams read in turn, so that slots wait for either.
-            let place = round.len() / 2;
-            let consumer = &mut consumers[round.len() % 2];
-            let range = place * PLACE..place * PLACE + sent.expected.len();
-            let (target, stream) = consumer.target(range).unwrap();
-            match sent.patches {
-                Some(patches) => sent.upload.expand(&patches, target, stream).unwrap(),
-                None => sent
-                    .upload
-                    .copy_out(0..sent.expected.len(), target, stream)
-                    .unwrap(),
-            }
-            drop(sent.upload);
-            round.push(sent.expected);
-            compared += 1;
-            if round.len() == 2 * PLACES || compared == count {
-                for (which, consumer) in consumers.iter_mut().enumerate() {
-                    let mut got = vec![0; PLACES * PLACE];
-                    consumer.read(&mut got).unwrap();
-                    let expected = round.iter().skip(which).step_by(2);
-                    for (got, expected) in got.chunks_exact(PLACE).zip(expected) {
-                        assert!(
-                            got[..expected.len()] == expected[..],
-                            "wrong bytes before {compared}"
-                        );
-                    }
-                    consumer.write(&vec![0x5a; PLACES * PLACE]).unwrap();
-                }
-                round.clear();
-            }
-        }
-        assert_eq!(compared, count);
-    });
+fn none_wrong(count: usize, seed: u64) {
+    assert_eq!(
+        transfers::transfers(0, count, seed, 400).unwrap(),
+        0,
+        "wrong bytes"
+    );
 }
 
 #[test]
 fn a_hundred_thousand_transfers_without_a_wrong_byte() {
     let name = "a_hundred_thousand_transfers_without_a_wrong_byte";
-    if let Some(report) = on_stub(name, "delay 60\nseed 5", || transfers(100_000, 3)) {
+    if let Some(report) = on_stub(name, "delay 60\nseed 5", || none_wrong(100_000, 3)) {
         report.is_clean();
     }
 }
@@ -145,60 +53,41 @@ fn a_hundred_thousand_transfers_without_a_wrong_byte() {
 #[test]
 fn long_delays_expose_no_early_reuse() {
     let name = "long_delays_expose_no_early_reuse";
-    if let Some(report) = on_stub(name, "delay 3000\nseed 9", || transfers(1_500, 11)) {
+    if let Some(report) = on_stub(name, "delay 3000\nseed 9", || none_wrong(1_500, 11)) {
         report.is_clean();
-    }
-}
-
-/// All types, sizes that end in the middle of a block, several blocks, several planes in a block.
-fn expansions() {
-    let device = open(&options(1, 1, 1 << 16));
-    let mut random = Random(77);
-    for (area, count, temporal) in [
-        (256, 3, 2),
-        (196, 7, 2),
-        (4, 1, 1),
-        (4, 300, 3),
-        (1024, 1, 2),
-        (12, 100, 1),
-        (8, 200, 2),
-    ] {
-        for pixels in [Pixels::U8, Pixels::F32, Pixels::BF16] {
-            let offset = 4 * random.below(9);
-            let patches = Patches {
-                offset,
-                count,
-                area,
-                temporal,
-                pixels,
-            };
-            let mut bytes = vec![0; offset + count * 3 * area + 5];
-            random.fill(&mut bytes);
-            let mut expected = vec![0; patches.target_bytes().unwrap()];
-            let source = &bytes[offset..offset + count * 3 * area];
-            expand_bytes(&table(), pixels, source, area, temporal, &mut expected);
-
-            let mut upload = staged(&device, &bytes);
-            let mut consumer = Consumer::new(&device, expected.len() + 64).unwrap();
-            consumer.write(&vec![0x5a; expected.len() + 64]).unwrap();
-            let (target, stream) = consumer.target(32..32 + expected.len()).unwrap();
-            upload.expand(&patches, target, stream).unwrap();
-            let mut got = vec![0; expected.len() + 64];
-            consumer.read(&mut got).unwrap();
-            assert!(got[32..32 + expected.len()] == expected, "{patches:?}");
-            // Nothing around it is touched.
-            assert_eq!(got[..32], [0x5a; 32]);
-            assert_eq!(got[32 + expected.len()..], [0x5a; 32]);
-        }
     }
 }
 
 #[test]
 fn the_text_of_the_kernels_does_what_the_host_does() {
     let name = "the_text_of_the_kernels_does_what_the_host_does";
-    if let Some(report) = on_stub(name, "kernels interpret", expansions) {
+    let body = || {
+        let device = open(&options(1, 1, 1 << 16));
+        assert_eq!(checks::expansions(&device, 1).unwrap(), 0, "wrong bytes");
+    };
+    if let Some(report) = on_stub(name, "kernels interpret", body) {
         report.is_clean();
         assert!(report.last().ends_with("launches=14"), "{}", report.last());
+    }
+}
+
+#[test]
+fn gpu_check_passes_on_the_stub() {
+    let name = "gpu_check_passes_on_the_stub";
+    let body = || {
+        let mut lines = Vec::new();
+        let sizes = checks::Sizes::small();
+        // What floors the stub reaches says nothing.
+        checks::run(0, &sizes, &mut |line| lines.push(line)).unwrap();
+        let text = lines.join("\n");
+        let equal = lines.iter().filter(|line| line.contains(" 0 wrong bytes"));
+        assert_eq!(equal.count(), 2, "{text}");
+        for part in ["H2D", "float32", "bfloat16", "waited"] {
+            assert!(text.contains(part), "{text}");
+        }
+    };
+    if let Some(report) = on_stub(name, "", body) {
+        report.is_clean();
     }
 }
 
@@ -206,7 +95,7 @@ fn the_text_of_the_kernels_does_what_the_host_does() {
 fn many_blocks_go_on_in_steps_of_the_grid() {
     let name = "many_blocks_go_on_in_steps_of_the_grid";
     let body = || {
-        // More steps than 4096 blocks of 256 threads take at once.
+        // More steps than 1024 blocks of 256 threads take at once.
         let patches = Patches {
             offset: 0,
             count: 5500,

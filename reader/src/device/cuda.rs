@@ -76,25 +76,22 @@ impl Context {
                 return Err(fail(DeviceFault::MissingSymbol { symbol }));
             }
         }
-        let run = |call, result: Result<i32, DriverError>| {
-            result.map_err(|error| fail(driver::fault(call, error)))
-        };
-        run("cuInit", result::init().map(|()| 0))?;
+        named(&name, "cuInit", result::init())?;
         let mut found = 0;
         // SAFETY: writes one int.
         let asked = unsafe { sys::cuDriverGetVersion(&raw mut found) };
-        run("cuDriverGetVersion", asked.result().map(|()| 0))?;
+        named(&name, "cuDriverGetVersion", asked.result())?;
         if found < driver::OLDEST {
             let needed = driver::OLDEST;
             return Err(fail(DeviceFault::DriverTooOld { found, needed }));
         }
-        let devices = run("cuDeviceGetCount", result::device::get_count())?;
+        let devices = named(&name, "cuDeviceGetCount", result::device::get_count())?;
         let number = i32::try_from(ordinal).ok().filter(|n| *n < devices);
         let number = number.ok_or_else(|| fail(DeviceFault::NoSuchDevice { devices }))?;
-        let device = run("cuDeviceGet", result::device::get(number))?;
+        let device = named(&name, "cuDeviceGet", result::device::get(number))?;
         // SAFETY: the device comes from the driver.
         let raw = unsafe { result::primary_ctx::retain(device) };
-        let raw = raw.map_err(|error| fail(driver::fault("cuDevicePrimaryCtxRetain", error)))?;
+        let raw = named(&name, "cuDevicePrimaryCtxRetain", raw)?;
         Ok(Arc::new(Self {
             device,
             raw: Handle(raw),
@@ -131,12 +128,12 @@ impl Context {
     }
 
     fn run<T>(&self, call: &'static str, result: Result<T, DriverError>) -> Result<T> {
-        result.map_err(|error| {
-            let fault = driver::fault(call, error);
-            if matches!(fault, DeviceFault::Lost { .. }) {
+        named(&self.name, call, result).inspect_err(|error| {
+            if let Error::Device { fault, .. } = error
+                && matches!(fault, DeviceFault::Lost { .. })
+            {
                 self.lost.get_or_init(|| fault.clone());
             }
-            self.error(fault)
         })
     }
 
@@ -155,6 +152,11 @@ impl Context {
         }
         Ok(Entered { before })
     }
+}
+
+/// The error of a call, with the device's name.
+fn named<T>(device: &str, call: &'static str, result: Result<T, DriverError>) -> Result<T> {
+    result.map_err(|error| Error::device(device, driver::fault(call, error)))
 }
 
 impl Drop for Context {

@@ -123,6 +123,10 @@ impl DeviceFault {
             Self::Lost { .. } => Some(
                 "start the process again; the first CUDA error of the process and the kernel's log tell why",
             ),
+            // What the driver says in a child whose parent had used it.
+            Self::Failed { code: 3, .. } => {
+                Some("CUDA cannot be used after a fork: start workers with spawn or forkserver")
+            }
             Self::UnknownName | Self::Failed { .. } | Self::Refused { .. } | Self::Closed => None,
         }
     }

@@ -5,16 +5,18 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use stoker_reader::FloatTable;
 use stoker_reader::device::{CudaDevice, DeviceOptions};
 
+#[path = "../../examples/gpu_check/transfers.rs"]
+pub(crate) mod transfers;
+
 /// What the stub reported, a line each.
-pub struct Report(Vec<String>);
+pub(crate) struct Report(Vec<String>);
 
 impl Report {
     /// Everything was freed each time, and nothing forbidden was done.
     #[track_caller]
-    pub fn is_clean(&self) {
+    pub(crate) fn is_clean(&self) {
         let clean = "closed device=0 locked=0 streams=0 events=0 modules=0 lost=0 ";
         let bad: Vec<_> = self
             .0
@@ -26,7 +28,7 @@ impl Report {
 
     /// Nothing forbidden was done, whatever is left.
     #[track_caller]
-    pub fn has_no_violation(&self) {
+    pub(crate) fn has_no_violation(&self) {
         let bad: Vec<_> = self
             .0
             .iter()
@@ -36,13 +38,13 @@ impl Report {
     }
 
     #[track_caller]
-    pub fn last(&self) -> &str {
+    pub(crate) fn last(&self) -> &str {
         self.0.last().expect("a line in the report")
     }
 }
 
 /// Where cargo puts the stub: it is built with the tests, being a dependency of theirs.
-pub fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let test = env::current_exe().unwrap();
     let library = test.parent().unwrap().join("libcustub.so");
     assert!(library.is_file(), "no {}", library.display());
@@ -50,19 +52,19 @@ pub fn library() -> PathBuf {
 }
 
 /// Tells the stub what to do from the next time on that a device is opened while none is.
-pub fn configure(settings: &str) {
+pub(crate) fn configure(settings: &str) {
     fs::write(env::var("CUSTUB_CONFIG").unwrap(), settings).unwrap();
 }
 
 /// What the stub has reported so far in this process.
-pub fn reported() -> Vec<String> {
+pub(crate) fn reported() -> Vec<String> {
     let text = fs::read_to_string(env::var("CUSTUB_REPORT").unwrap()).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
 /// Runs `body` in a child process, which is this test again, with the stub as its driver.
 #[track_caller]
-pub fn on_stub(test: &str, settings: &str, body: impl FnOnce()) -> Option<Report> {
+pub(crate) fn on_stub(test: &str, settings: &str, body: impl FnOnce()) -> Option<Report> {
     with_library(
         test,
         settings,
@@ -73,7 +75,7 @@ pub fn on_stub(test: &str, settings: &str, body: impl FnOnce()) -> Option<Report
 
 /// As `on_stub`, with what `install` writes to the place of the driver's library.
 #[track_caller]
-pub fn with_library(
+pub(crate) fn with_library(
     test: &str,
     settings: &str,
     install: impl FnOnce(&Path),
@@ -104,7 +106,7 @@ pub fn with_library(
     let status = loop {
         match child.try_wait().unwrap() {
             Some(status) => break Some(status),
-            None if started.elapsed() > Duration::from_secs(120) => {
+            None if started.elapsed() > Duration::from_secs(300) => {
                 child.kill().unwrap();
                 child.wait().unwrap();
                 break None;
@@ -125,40 +127,15 @@ pub fn with_library(
     Some(Report(report.lines().map(str::to_owned).collect()))
 }
 
-pub fn table() -> FloatTable {
-    FloatTable::new(std::array::from_fn(|channel| {
-        std::array::from_fn(|byte| (byte as f32 - 127.3) / (31.7 + 9.1 * channel as f32))
-    }))
-}
-
-pub fn options(staging: usize, slots: usize, bytes: usize) -> DeviceOptions {
+pub(crate) fn options(staging: usize, slots: usize, bytes: usize) -> DeviceOptions {
     DeviceOptions {
         staging,
         slots,
         bytes,
-        table: Some(table()),
+        table: Some(transfers::table()),
     }
 }
 
-pub fn open(options: &DeviceOptions) -> CudaDevice {
+pub(crate) fn open(options: &DeviceOptions) -> CudaDevice {
     CudaDevice::open(0, options).unwrap()
-}
-
-/// Numbers that are the same in every run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % end
-    }
-
-    pub fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            self.below(1);
-            chunk.copy_from_slice(&self.0.to_le_bytes()[..chunk.len()]);
-        }
-    }
 }

@@ -22,8 +22,8 @@ use crate::expand::{FloatTable, Pixels};
 const GRAIN: usize = 2 << 20;
 /// Threads of a block, as the kernels say themselves.
 const THREADS: u32 = 256;
-/// More blocks than any device runs at once; the kernels go on in steps of the grid.
-const MOST_BLOCKS: u32 = 4096;
+/// About as many blocks as a big device runs at once: each reads the table once and goes on in steps of the grid.
+const MOST_BLOCKS: u32 = 1024;
 
 /// A loaded PTX text.
 struct Module {
