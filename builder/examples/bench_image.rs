@@ -22,6 +22,8 @@ const PICTURES: usize = 12;
 
 /// CPU time of this thread, in nanoseconds. Other programs on the machine hardly change it.
 fn cpu_ns() -> io::Result<u64> {
+    // The kernel brings the figure up to date when it looks for another thread to run, else once a tick.
+    std::thread::yield_now();
     let text = fs::read_to_string("/proc/thread-self/schedstat")?;
     text.split_whitespace()
         .next()

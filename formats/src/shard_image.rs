@@ -15,7 +15,7 @@ use crate::checksum::image_checksum;
 use crate::columns::{IMAGE_SHARD, item};
 use crate::error::{Error, Result};
 use crate::limits::BATCH_BYTES;
-use crate::row::{ImageEntry, ImageRow, image_fault};
+use crate::row::{ImageEntry, ImageKey, ImageRow, image_fault};
 use crate::shard::{ArrowFile, Finished, ShardHead};
 
 /// Bytes of an image row beside its patches: key, grid, size, offset.
@@ -89,43 +89,95 @@ impl<W: Write> ImageShardWriter<W> {
 
     /// Adds a row. Fails, with the shard as it was, if the row's parts do not fit each other.
     pub fn push(&mut self, row: &ImageRow<'_>) -> Result<()> {
+        let length = self.check(row)?;
+        if length + ROW_BYTES > BATCH_BYTES {
+            return self.write_alone(row, row.patches.to_vec()).map(drop);
+        }
+        self.append(row, length)
+    }
+
+    /// As [`ImageShardWriter::push`], with patches that are given away: a whole batch of them is written from where
+    /// they lie. Returns their memory.
+    pub fn push_owned(
+        &mut self,
+        key: ImageKey,
+        grid_thw: [i32; 3],
+        size: [i32; 2],
+        patches: Vec<u8>,
+    ) -> Result<Vec<u8>> {
+        let row = ImageRow {
+            key,
+            grid_thw,
+            size,
+            patches: &patches,
+        };
+        let length = self.check(&row)?;
+        if length + ROW_BYTES > BATCH_BYTES {
+            let row = ImageRow {
+                patches: &[],
+                ..row
+            };
+            return self.write_alone(&row, patches);
+        }
+        self.append(&row, length)?;
+        Ok(patches)
+    }
+
+    /// The length of the row's patches, if its parts fit each other.
+    fn check(&self, row: &ImageRow<'_>) -> Result<u64> {
         let length = row.patches.len() as u64;
-        let number = self.first_row + self.rows();
-        if let Some(what) = image_fault(row.grid_thw, row.size, length) {
-            return Err(Error::Unwritable {
+        match image_fault(row.grid_thw, row.size, length) {
+            None => Ok(length),
+            Some(what) => Err(Error::Unwritable {
                 kind: "image",
                 what,
-                row: number,
-            });
+                row: self.first_row + self.rows(),
+            }),
         }
+    }
+
+    /// Adds a row to the batch in hand.
+    fn append(&mut self, row: &ImageRow<'_>, length: u64) -> Result<()> {
         if self.pending.rows() > 0 && self.pending.bytes() + length + ROW_BYTES > BATCH_BYTES {
             self.flush()?;
         }
+        self.note(row, row.patches);
         let pending = &mut self.pending;
-        self.entries.push(ImageEntry {
-            key: row.key,
-            shard: self.shard,
-            // Relative to the batch's patches until the batch is written.
-            offset: pending.patches.len() as u64,
-            length,
-            grid_thw: row.grid_thw,
-            size: row.size,
-            checksum: image_checksum(
-                self.partition,
-                number,
-                row.key,
-                row.grid_thw,
-                row.size,
-                row.patches,
-            ),
-        });
-        pending.keys.extend_from_slice(&row.key.0);
-        pending.grids.extend_from_slice(&row.grid_thw);
-        pending.sizes.extend_from_slice(&row.size);
         pending.patches.extend_from_slice(row.patches);
         pending.offsets.push(pending.patches.len() as i64);
-        self.payload_bytes += length + ROW_BYTES;
         Ok(())
+    }
+
+    /// Writes a batch of one row, which is as large as a batch may be or larger. Returns the memory of `patches`, which
+    /// take the place of the row's own.
+    fn write_alone(&mut self, row: &ImageRow<'_>, patches: Vec<u8>) -> Result<Vec<u8>> {
+        self.flush()?;
+        self.note(row, &patches);
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.offsets.push(patches.len() as i64);
+        pending.patches = patches;
+        self.write(pending)
+    }
+
+    /// Notes a row's entry and all its columns but the patches, which begin where those in hand end.
+    fn note(&mut self, row: &ImageRow<'_>, patches: &[u8]) {
+        let length = patches.len() as u64;
+        let number = self.first_row + self.rows();
+        let (key, grid_thw, size) = (row.key, row.grid_thw, row.size);
+        self.entries.push(ImageEntry {
+            key,
+            shard: self.shard,
+            // Relative to the batch's patches until the batch is written.
+            offset: self.pending.patches.len() as u64,
+            length,
+            grid_thw,
+            size,
+            checksum: image_checksum(self.partition, number, key, grid_thw, size, patches),
+        });
+        self.pending.keys.extend_from_slice(&key.0);
+        self.pending.grids.extend_from_slice(&grid_thw);
+        self.pending.sizes.extend_from_slice(&size);
+        self.payload_bytes += length + ROW_BYTES;
     }
 
     /// Rows so far.
@@ -159,12 +211,19 @@ impl<W: Write> ImageShardWriter<W> {
         })
     }
 
+    /// Writes the batch in hand, if there is one. The memory of its patches is kept for the next.
     fn flush(&mut self) -> Result<()> {
-        let pending = std::mem::take(&mut self.pending);
-        let rows = pending.rows();
-        if rows == 0 {
-            return Ok(());
+        if self.pending.rows() > 0 {
+            let pending = std::mem::take(&mut self.pending);
+            self.pending.patches = self.write(pending)?;
+            self.pending.patches.clear();
         }
+        Ok(())
+    }
+
+    /// Writes a batch. Returns the memory of its patches.
+    fn write(&mut self, mut pending: Pending) -> Result<Vec<u8>> {
+        let rows = pending.rows();
         let count = rows as u64;
         let lengths = [
             0,
@@ -179,24 +238,22 @@ impl<W: Write> ImageShardWriter<W> {
             (count + 1) * 8,
             pending.patches.len() as u64,
         ];
-        let columns = arrays(pending).map_err(Error::arrow(IMAGE_SHARD.name))?;
+        let patches = Buffer::from_vec(std::mem::take(&mut pending.patches));
+        let columns = arrays(pending, patches.clone()).map_err(Error::arrow(IMAGE_SHARD.name))?;
         let starts = self.file.write(columns, &lengths)?;
-        let patches = starts.last().copied().unwrap_or_default();
+        let start = starts.last().copied().unwrap_or_default();
         let first = self.entries.len() - rows;
         for entry in &mut self.entries[first..] {
-            entry.offset += patches;
+            entry.offset += start;
         }
-        Ok(())
+        Ok(patches.into_vec().unwrap_or_default())
     }
 }
 
-fn arrays(pending: Pending) -> Result<Vec<ArrayRef>, arrow_schema::ArrowError> {
+fn arrays(pending: Pending, patches: Buffer) -> Result<Vec<ArrayRef>, arrow_schema::ArrowError> {
     let keys = FixedSizeBinaryArray::try_new(16, Buffer::from_vec(pending.keys), None)?;
-    let patches = LargeBinaryArray::try_new(
-        OffsetBuffer::new(ScalarBuffer::from(pending.offsets)),
-        Buffer::from_vec(pending.patches),
-        None,
-    )?;
+    let offsets = OffsetBuffer::new(ScalarBuffer::from(pending.offsets));
+    let patches = LargeBinaryArray::try_new(offsets, patches, None)?;
     Ok(vec![
         Arc::new(keys),
         fixed_list(3, pending.grids)?,

@@ -11,9 +11,9 @@ use common::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stoker_formats::{
-    ContentHash, Error, ImageIndex, ImageShardWriter, SampleIndex, SampleShardWriter, ShardKind,
-    read_image, read_image_shard, read_sample, read_sample_shard, read_shard_head,
-    write_image_index, write_sample_index,
+    ContentHash, Error, ImageData, ImageIndex, ImageKey, ImageShardWriter, SampleIndex,
+    SampleShardWriter, ShardKind, read_image, read_image_shard, read_sample, read_sample_shard,
+    read_shard_head, write_image_index, write_sample_index,
 };
 
 proptest! {
@@ -307,6 +307,37 @@ fn rows_that_do_not_fit_are_refused_and_leave_the_shard_as_it_was() {
     let mut reserved = head(1, 2, 3);
     reserved.metadata.insert("stoker.kind".into(), "x".into());
     assert!(ImageShardWriter::new(Vec::new(), &reserved).is_err());
+}
+
+#[test]
+fn given_away_patches_make_the_same_shard_and_come_back() {
+    // Two share a batch, two are larger than a batch may be, one is left over.
+    let sizes = [600 << 10, 300 << 10, 2 << 20, (1 << 20) - 16, 1 << 10];
+    let images: Vec<_> = (0u8..)
+        .zip(sizes)
+        .map(|(number, bytes)| ImageData {
+            key: ImageKey([number; 16]),
+            grid_thw: [1, 1, 16],
+            size: [16, 256],
+            patches: (0..bytes).map(|at| number.wrapping_add(at as u8)).collect(),
+        })
+        .collect();
+    let mut writer = ImageShardWriter::new(Vec::new(), &head(1, 2, 3)).unwrap();
+    for image in &images {
+        let (patches, memory) = (image.patches.clone(), image.patches.as_ptr());
+        let back = writer.push_owned(image.key, image.grid_thw, image.size, patches);
+        assert_eq!(back.unwrap().as_ptr(), memory);
+    }
+    let owned = writer.finish().unwrap();
+    let borrowed = image_shard(&head(1, 2, 3), &images);
+    assert_eq!(owned.hash, borrowed.hash);
+    assert_eq!(owned.entries, borrowed.entries);
+    let batches: Vec<usize> =
+        arrow_ipc::reader::FileReader::try_new(std::io::Cursor::new(owned.out), None)
+            .unwrap()
+            .map(|batch| batch.unwrap().num_rows())
+            .collect();
+    assert_eq!(batches, [2, 1, 1, 1]);
 }
 
 #[test]

@@ -10,9 +10,11 @@ use tokio::sync::Semaphore;
 use super::budget::Budget;
 use super::early::Early;
 use super::in_flight::InFlight;
+use super::partitions::Halt;
 use super::progress::Progress;
 use super::receipts::Layout;
 use super::stop::Stop;
+use crate::error::{Error, Result};
 use crate::image::{ImageRecipe, Preparer};
 use crate::plan::Plan;
 use crate::publish::Publisher;
@@ -38,6 +40,7 @@ pub(crate) struct Context {
     /// Threads that decode and tokenise.
     pub(crate) pool: rayon::ThreadPool,
     pub(crate) preparers: Preparers,
+    pub(crate) buffers: Buffers,
     pub(crate) budget: Arc<Budget>,
     pub(crate) decode_memory: DecodeMemory,
     pub(crate) in_flight: InFlight,
@@ -46,7 +49,20 @@ pub(crate) struct Context {
     pub(crate) publisher: Publisher,
     pub(crate) progress: Progress,
     pub(crate) stop: Stop,
+    pub(crate) halt: Halt,
     pub(crate) shard_bytes: u64,
+}
+
+impl Context {
+    /// # Errors
+    /// [`Error::Interrupted`] once a signal has come, or another stage has failed: that one's fault is reported.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.stop.check()?;
+        if self.halt.asked() {
+            return Err(Error::Interrupted { signal: 15 });
+        }
+        Ok(())
+    }
 }
 
 /// Preparers with their scratch buffers, one for each thread that needs one.
@@ -71,6 +87,41 @@ impl Preparers {
         let result = work(&mut preparer);
         idle().push(preparer);
         result
+    }
+}
+
+/// Most bytes of idle buffers: a few images wait for the writer at a time, the rest would only lie there.
+const IDLE_BYTES_MAX: usize = 128 << 20;
+
+/// Memory of patches on its way back from the writer. Fresh memory costs a fault a page, and that the
+/// kernel clears it: a tenth of preparing a picture.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    idle: Mutex<Idle>,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Buffers {
+    /// A used buffer, or an empty one.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let buffer = idle.buffers.pop().unwrap_or_default();
+        idle.bytes -= buffer.capacity();
+        buffer
+    }
+
+    /// Keeps `buffer` for later, unless enough are there.
+    pub(crate) fn give(&self, buffer: Vec<u8>) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffer.capacity() > 0 && idle.bytes + buffer.capacity() <= IDLE_BYTES_MAX {
+            idle.bytes += buffer.capacity();
+            idle.buffers.push(buffer);
+        }
     }
 }
 

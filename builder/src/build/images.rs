@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stoker_formats::{ImageRow, RejectEntry, SourceEntry};
+use stoker_formats::{RejectEntry, SourceEntry};
 use tokio::sync::{mpsc, oneshot};
 
 use super::budget::Permit;
@@ -17,7 +17,7 @@ use super::context::Context;
 use super::progress::{Counters, Stage};
 use super::receipts::{ImageReceipts, Rest};
 use super::rejects::Rejected;
-use super::sink::{Images, Sink};
+use super::sink::{Images, OwnedImage, Sink};
 use crate::error::{Error, Result};
 use crate::image::{Prepared, probe};
 use crate::reject::{Reason, Reject};
@@ -45,7 +45,7 @@ pub(crate) fn build_images(
     partition: u32,
     images: &Arc<[u32]>,
     receipts: &mut ImageReceipts,
-    rejected: &mut Rejected,
+    rejected: &Rejected,
 ) -> Result<()> {
     let mut blame = Blame {
         context,
@@ -69,7 +69,7 @@ struct Blame<'a> {
     partition: u32,
     /// Made at the first reject.
     records_of: Option<HashMap<u32, Vec<u32>>>,
-    rejected: &'a mut Rejected,
+    rejected: &'a Rejected,
 }
 
 impl Blame<'_> {
@@ -120,18 +120,19 @@ fn fill(
         let source = done.source.map(|source| SourceEntry { item, ..source });
         match done.outcome {
             Ok(prepared) => {
-                let row = ImageRow {
+                let row = OwnedImage {
                     key: context.plan.images[image as usize].key,
                     grid_thw: prepared.grid_thw,
                     size: prepared.size,
-                    patches: &prepared.patches,
+                    patches: prepared.patches,
                 };
-                counters.timed(Stage::Write, || {
+                let used = counters.timed(Stage::Write, || {
                     // First: the shard that ends here knows nothing of this item.
                     sink.make_room(item, &row, receipts)?;
                     sink.read(source);
-                    sink.push(item, &row)
+                    sink.push(item, row)
                 })?;
+                context.buffers.give(used);
             }
             Err(reject) => {
                 blame.image(image, reject.reason.code())?;
@@ -152,7 +153,7 @@ fn fill(
 /// Waits for one item, looking at the stop request all the time.
 fn wait(context: &Context, mut waiting: Waiting) -> Result<Done> {
     loop {
-        context.stop.check()?;
+        context.check()?;
         let next = context
             .handle
             .block_on(async { tokio::time::timeout(STOP_CHECK, &mut waiting).await });
@@ -247,7 +248,10 @@ async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Resul
         let note = worker.in_flight.note(key);
         let counters = worker.progress.counters();
         let prepared = counters.timed(Stage::Decode, || {
-            worker.preparers.with(|preparer| preparer.prepare(&bytes))
+            let patches = worker.buffers.take();
+            worker
+                .preparers
+                .with(|preparer| preparer.prepare_into(&bytes, patches))
         });
         // Before the result is known: what a receipt holds is no suspect of a later run.
         drop((note, bytes, memory));

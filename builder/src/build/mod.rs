@@ -11,6 +11,7 @@ mod images;
 pub(crate) mod in_flight;
 pub mod lock;
 pub mod options;
+mod partitions;
 pub mod progress;
 pub(crate) mod receipts;
 mod rejects;
@@ -41,7 +42,7 @@ use crate::publish::free_bytes;
 use context::{Context, DecodeMemory, Preparers};
 use early::Early;
 use in_flight::InFlight;
-use receipts::{ImageReceipts, Layout, SampleReceipts};
+use receipts::Layout;
 use rejects::Rejected;
 use setup::{Setup, set_up};
 use state::BuildState;
@@ -80,7 +81,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         });
     }
     resume_or_refuse(&setup, options)?;
-    let mut rejected = Rejected::new(records, options.max_rejects.allowed(records));
+    let rejected = Rejected::new(records, options.max_rejects.allowed(records));
     for (record, reason) in &setup.plan.faulty {
         rejected.add(*record, reason.code());
     }
@@ -104,6 +105,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         image_metadata: sink::image_metadata(&setup.image_recipe),
         sample_metadata: sink::sample_metadata(setup.text.recipe()),
         preparers: Preparers::new(setup.image_recipe.clone()),
+        buffers: context::Buffers::default(),
         budget: budget::Budget::new(options.memory_budget_bytes / 2),
         decode_memory: DecodeMemory::new(options.memory_budget_bytes / 2),
         in_flight: notes.in_flight,
@@ -119,9 +121,10 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         publisher: setup.publisher,
         progress: progress.clone(),
         stop: stop.clone(),
+        halt: partitions::Halt::default(),
         shard_bytes: options.shard_bytes,
     });
-    run_partitions(&context, &mut rejected)?;
+    partitions::run(&context, &rejected)?;
     let committed = commit::commit(
         &context,
         &commit::Making {
@@ -209,31 +212,4 @@ fn find_crashers(setup: &Setup, options: &BuildOptions) -> Result<BTreeSet<Image
         in_flight::keep_crashers(&setup.publisher, &crashers)?;
     }
     Ok(crashers)
-}
-
-fn run_partitions(context: &Arc<Context>, rejected: &mut Rejected) -> Result<()> {
-    let plan = &context.plan;
-    context
-        .progress
-        .phase("build", plan.images.len() as u64 + plan.records());
-    for partition in 0..plan.deal.partitions() {
-        context.stop.check()?;
-        let images: Arc<[u32]> = plan.partition_images(partition).into();
-        let mut image_receipts =
-            ImageReceipts::load(context.publisher.root(), &context.layout, partition)?;
-        context.progress.advance(image_receipts.covered());
-        images::build_images(context, partition, &images, &mut image_receipts, rejected)?;
-        let mut receipts =
-            SampleReceipts::load(context.publisher.root(), &context.layout, partition)?;
-        context.progress.advance(receipts.covered());
-        text::build_samples(
-            context,
-            partition,
-            &images,
-            &image_receipts,
-            &mut receipts,
-            rejected,
-        )?;
-    }
-    Ok(())
 }

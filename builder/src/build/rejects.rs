@@ -2,57 +2,68 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
 /// Reasons named in the message of a stopped build.
 const TOP_REASONS: usize = 3;
 
-/// Which records are known to be rejected, and why.
+/// Which records are known to be rejected, and why. The stages share it.
 #[derive(Debug)]
 pub(crate) struct Rejected {
+    records: u64,
+    allowed: u64,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
     /// One bit a record.
     marks: Vec<u64>,
-    records: u64,
-    rejected: u64,
-    allowed: u64,
+    count: u64,
     reasons: BTreeMap<String, u64>,
 }
 
 impl Rejected {
     pub(crate) fn new(records: u64, allowed: u64) -> Self {
         let words = usize::try_from(records.div_ceil(64)).unwrap_or(0);
-        Self {
+        let known = Known {
             marks: vec![0; words],
-            records,
-            rejected: 0,
-            allowed,
+            count: 0,
             reasons: BTreeMap::new(),
+        };
+        Self {
+            records,
+            allowed,
+            known: Mutex::new(known),
         }
     }
 
     /// Counts `record`, unless it is counted already.
-    pub(crate) fn add(&mut self, record: u32, reason: &str) {
+    pub(crate) fn add(&self, record: u32, reason: &str) {
+        let mut known = self.known();
         let (word, bit) = ((record / 64) as usize, 1 << (record % 64));
-        if self.marks[word] & bit == 0 {
-            self.marks[word] |= bit;
-            self.rejected += 1;
-            *self.reasons.entry(reason.to_owned()).or_default() += 1;
+        if known.marks[word] & bit == 0 {
+            known.marks[word] |= bit;
+            known.count += 1;
+            *known.reasons.entry(reason.to_owned()).or_default() += 1;
         }
     }
 
     /// Rejected records so far.
     pub(crate) fn count(&self) -> u64 {
-        self.rejected
+        self.known().count
     }
 
     /// # Errors
     /// [`Error::TooManyRejects`] once more are rejected than allowed.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.rejected <= self.allowed {
+        let known = self.known();
+        if known.count <= self.allowed {
             return Ok(());
         }
-        let mut top: Vec<_> = self.reasons.iter().collect();
+        let mut top: Vec<_> = known.reasons.iter().collect();
         top.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
         let mut text = String::new();
         for (reason, count) in top.into_iter().take(TOP_REASONS) {
@@ -60,11 +71,15 @@ impl Rejected {
             let _ = write!(text, "{comma}{reason} {count}");
         }
         Err(Error::TooManyRejects {
-            rejects: self.rejected,
+            rejects: known.count,
             records: self.records,
             allowed: self.allowed,
             top: text,
         })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -74,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_record_counts_once_and_the_limit_is_inclusive() {
-        let mut rejected = Rejected::new(100, 2);
+        let rejected = Rejected::new(100, 2);
         for record in [99, 0, 99, 0] {
             rejected.add(record, "missing_image");
         }

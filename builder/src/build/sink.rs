@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stoker_formats::{
-    FileName, Finished, ImageEntry, ImageRow, ImageShardWriter, Receipt, RejectEntry, SampleEntry,
+    FileName, Finished, ImageEntry, ImageKey, ImageShardWriter, Receipt, RejectEntry, SampleEntry,
     SampleRow, SampleShardWriter, ShardHead, ShardRef, SourceEntry, canonical_json,
 };
 
@@ -24,12 +24,14 @@ pub(crate) trait Kind {
     type Row<'r>;
     type Entry: InFolder;
     type Writer;
+    /// What is left of a written row and can be used again.
+    type Used;
 
     /// Bytes the row adds to a shard's payload.
     fn payload_bytes(row: &Self::Row<'_>) -> u64;
     fn metadata(context: &Context) -> &BTreeMap<String, String>;
     fn open(out: Pending, head: &ShardHead) -> stoker_formats::Result<Self::Writer>;
-    fn push(writer: &mut Self::Writer, row: &Self::Row<'_>) -> stoker_formats::Result<()>;
+    fn push(writer: &mut Self::Writer, row: Self::Row<'_>) -> stoker_formats::Result<Self::Used>;
     fn written(writer: &Self::Writer) -> u64;
     fn finish(writer: Self::Writer) -> stoker_formats::Result<Finished<Pending, Self::Entry>>;
 }
@@ -37,15 +39,24 @@ pub(crate) trait Kind {
 /// Image rows.
 pub(crate) struct Images;
 
+/// An image row that brings its patches along.
+pub(crate) struct OwnedImage {
+    pub(crate) key: ImageKey,
+    pub(crate) grid_thw: [i32; 3],
+    pub(crate) size: [i32; 2],
+    pub(crate) patches: Vec<u8>,
+}
+
 /// Sample rows.
 pub(crate) struct Samples;
 
 impl Kind for Images {
-    type Row<'r> = ImageRow<'r>;
+    type Row<'r> = OwnedImage;
     type Entry = ImageEntry;
     type Writer = ImageShardWriter<Pending>;
+    type Used = Vec<u8>;
 
-    fn payload_bytes(row: &ImageRow<'_>) -> u64 {
+    fn payload_bytes(row: &OwnedImage) -> u64 {
         row.patches.len() as u64
     }
 
@@ -57,8 +68,8 @@ impl Kind for Images {
         ImageShardWriter::new(out, head)
     }
 
-    fn push(writer: &mut Self::Writer, row: &ImageRow<'_>) -> stoker_formats::Result<()> {
-        writer.push(row)
+    fn push(writer: &mut Self::Writer, row: OwnedImage) -> stoker_formats::Result<Vec<u8>> {
+        writer.push_owned(row.key, row.grid_thw, row.size, row.patches)
     }
 
     fn written(writer: &Self::Writer) -> u64 {
@@ -74,6 +85,7 @@ impl Kind for Samples {
     type Row<'r> = SampleRow<'r>;
     type Entry = SampleEntry;
     type Writer = SampleShardWriter<Pending>;
+    type Used = ();
 
     fn payload_bytes(row: &SampleRow<'_>) -> u64 {
         let ids = row.sample_id.len() + row.record_id.map_or(0, str::len);
@@ -89,8 +101,8 @@ impl Kind for Samples {
         SampleShardWriter::new(out, head)
     }
 
-    fn push(writer: &mut Self::Writer, row: &SampleRow<'_>) -> stoker_formats::Result<()> {
-        writer.push(row)
+    fn push(writer: &mut Self::Writer, row: SampleRow<'_>) -> stoker_formats::Result<()> {
+        writer.push(&row)
     }
 
     fn written(writer: &Self::Writer) -> u64 {
@@ -170,20 +182,17 @@ impl<'a, K: Kind> Sink<'a, K> {
     }
 
     /// Writes the row of item `item`.
-    pub(crate) fn push(&mut self, item: u64, row: &K::Row<'_>) -> Result<()> {
-        if self.open.writer.is_none() {
-            self.open.writer = Some(self.start_shard()?);
-        }
-        if let Some(writer) = &mut self.open.writer {
-            let pushed = K::push(writer, row);
-            pushed.map_err(|error| self.fault(error))?;
-            self.open.items.push(item);
-        }
-        Counters::add(
-            &self.context.progress.counters().bytes_out,
-            K::payload_bytes(row),
-        );
-        Ok(())
+    pub(crate) fn push(&mut self, item: u64, row: K::Row<'_>) -> Result<K::Used> {
+        let mut writer = match self.open.writer.take() {
+            Some(writer) => writer,
+            None => self.start_shard()?,
+        };
+        let bytes = K::payload_bytes(&row);
+        let used = K::push(&mut writer, row).map_err(|error| self.fault(error))?;
+        self.open.writer = Some(writer);
+        self.open.items.push(item);
+        Counters::add(&self.context.progress.counters().bytes_out, bytes);
+        Ok(used)
     }
 
     /// Publishes what is in hand; all items up to the rest's end are then accounted for.

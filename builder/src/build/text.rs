@@ -75,7 +75,7 @@ pub(crate) fn build_samples(
     images: &[u32],
     image_receipts: &ImageReceipts,
     receipts: &mut SampleReceipts,
-    rejected: &mut Rejected,
+    rejected: &Rejected,
 ) -> Result<()> {
     let records = context.plan.partition_records(partition);
     for receipt in receipts.all() {
@@ -123,7 +123,7 @@ fn fill(
     images: &HashMap<u32, Image>,
     rest: Rest,
     receipts: &mut SampleReceipts,
-    rejected: &mut Rejected,
+    rejected: &Rejected,
 ) -> Result<()> {
     let counters = context.progress.counters();
     let mut sink = Sink::<Samples>::new(context, partition, rest.clone());
@@ -132,7 +132,7 @@ fn fill(
         scope.spawn(|| prepare_chunks(context, records, images, rest.items.clone(), sender));
         let mut items = rest.items.clone();
         for chunk in prepared {
-            context.stop.check()?;
+            context.check()?;
             let chunk: Vec<Outcome> = chunk?;
             let count = chunk.len() as u64;
             for (outcome, item) in chunk.into_iter().zip(items.by_ref()) {
@@ -150,7 +150,7 @@ fn fill(
                         };
                         counters.timed(Stage::Write, || {
                             sink.make_room(item, &row, receipts)?;
-                            sink.push(item, &row)
+                            sink.push(item, row)
                         })?;
                     }
                     Err(refusal) => {

@@ -4,7 +4,7 @@
 //! channel, row, column. One frame only, not normalised. Invariant: a permutation of the pixels'
 //! bytes; [`unpatchify`] undoes it.
 
-use super::planar::{PIXELS, Splitter};
+use super::planar::Code;
 use super::recipe::ImageRecipe;
 
 /// Calls `visit` with (top, left) of each patch, in pixels, in the model's order.
@@ -33,47 +33,36 @@ fn each_patch(
 /// If `rgb` is shorter than `height * width * 3`.
 #[must_use]
 pub fn patchify(rgb: &[u8], height: usize, width: usize, recipe: &ImageRecipe) -> Vec<u8> {
-    let side = recipe.patch_size as usize;
-    let mut patches = vec![0; height * width * 3];
-    let splitter = Splitter::new();
-    let mut rest = patches.as_mut_slice();
-    each_patch(height, width, recipe, |top, left| {
-        let (patch, after) = std::mem::take(&mut rest).split_at_mut(recipe.patch_bytes());
-        rest = after;
-        let (red, others) = patch.split_at_mut(side * side);
-        let (green, blue) = others.split_at_mut(side * side);
-        for y in 0..side {
-            let start = ((top + y) * width + left) * 3;
-            let lines = y * side..(y + 1) * side;
-            let planes = [
-                &mut red[lines.clone()],
-                &mut green[lines.clone()],
-                &mut blue[lines],
-            ];
-            // Sixteen pixels may be read where a patch has fewer, as long as the buffer holds them.
-            match rgb
-                .get(start..start + 3 * PIXELS)
-                .and_then(|run| run.try_into().ok())
-            {
-                Some(run) if side <= PIXELS => {
-                    for (plane, bytes) in planes.into_iter().zip(splitter.split(run)) {
-                        plane.copy_from_slice(&bytes[..side]);
-                    }
-                }
-                _ => split_line(&rgb[start..start + side * 3], planes),
-            }
-        }
-    });
+    let mut patches = Vec::new();
+    patchify_into(rgb, height, width, recipe, &mut patches);
     patches
 }
 
-/// One line of a patch, of any length.
-fn split_line(line: &[u8], planes: [&mut [u8]; 3]) {
-    for (channel, plane) in planes.into_iter().enumerate() {
-        for (byte, pixel) in plane.iter_mut().zip(line.chunks_exact(3)) {
-            *byte = pixel[channel];
-        }
+/// As [`patchify`], into `patches`, whatever they held: used memory is cheaper than fresh.
+///
+/// # Panics
+/// As [`patchify`].
+pub fn patchify_into(
+    rgb: &[u8],
+    height: usize,
+    width: usize,
+    recipe: &ImageRecipe,
+    patches: &mut Vec<u8>,
+) {
+    let side = recipe.patch_size as usize;
+    if patches.capacity() < height * width * 3 {
+        // Growing would copy what is overwritten anyway.
+        *patches = Vec::new();
     }
+    patches.resize(height * width * 3, 0);
+    let rgb = &rgb[..height * width * 3];
+    let code = Code::best(side);
+    let mut rest = patches.chunks_exact_mut(recipe.patch_bytes());
+    each_patch(height, width, recipe, |top, left| {
+        if let Some(patch) = rest.next() {
+            code.patch(&rgb[(top * width + left) * 3..], width * 3, side, patch);
+        }
+    });
 }
 
 /// The picture in `patches`: (height, width, RGB pixels interleaved). `grid_thw` counts patches;

@@ -1,78 +1,107 @@
-//! Sixteen interleaved RGB pixels to three runs of sixteen bytes: the inner step of patching.
+//! Lines of interleaved RGB pixels to lines of planes: the inner step of patching, in plain Rust and in AVX2.
 //!
-//! Owns that one step, in plain Rust and in SSSE3. Invariant: both give the same bytes.
+//! Owns the step for one patch. Invariant: both codes give the same bytes.
 
-/// Pixels taken apart at once.
-pub(super) const PIXELS: usize = 16;
+/// Side of the patches that the vector code takes: one line of a plane is one vector lane.
+pub(super) const LANE: usize = 16;
 
-/// Takes pixels apart with the best code this processor has.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Splitter {
+/// How patches are taken out of pixels on this processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Code {
+    Scalar,
     #[cfg(target_arch = "x86_64")]
-    ssse3: bool,
+    Avx2,
 }
 
-impl Splitter {
-    pub(super) fn new() -> Self {
-        Self {
-            #[cfg(target_arch = "x86_64")]
-            ssse3: std::is_x86_feature_detected!("ssse3"),
-        }
-    }
-
-    /// Red, green and blue of sixteen pixels.
-    #[inline]
-    pub(super) fn split(self, pixels: &[u8; 3 * PIXELS]) -> [[u8; PIXELS]; 3] {
+impl Code {
+    /// The best code for patches of `side` pixels.
+    pub(super) fn best(side: usize) -> Self {
         #[cfg(target_arch = "x86_64")]
-        if self.ssse3 {
-            #[expect(unsafe_code, reason = "SSSE3 intrinsics")]
-            // SAFETY: `ssse3` is set only where the processor was found to have it.
-            return unsafe { split_ssse3(pixels) };
+        if side == LANE && std::is_x86_feature_detected!("avx2") {
+            return Self::Avx2;
         }
-        split_scalar(pixels)
+        let _ = side;
+        Self::Scalar
+    }
+
+    /// Writes the patch at the start of `pixels`, whose lines are `stride` bytes apart: three planes of
+    /// `side` lines.
+    ///
+    /// # Panics
+    /// If `pixels` end before the patch does, or `patch` is not `3 * side * side` bytes.
+    pub(super) fn patch(self, pixels: &[u8], stride: usize, side: usize, patch: &mut [u8]) {
+        let pixels = &pixels[..(side - 1) * stride + 3 * side];
+        assert!(patch.len() == 3 * side * side && stride >= 3 * side);
+        #[cfg(target_arch = "x86_64")]
+        if self == Self::Avx2 {
+            assert!(side == LANE);
+            #[expect(unsafe_code, reason = "AVX2 intrinsics")]
+            // SAFETY: AVX2 was found when this code was chosen; the lengths were checked above.
+            unsafe {
+                patch_avx2(pixels, stride, patch);
+            }
+            return;
+        }
+        scalar(pixels, stride, side, patch);
     }
 }
 
-fn split_scalar(pixels: &[u8; 3 * PIXELS]) -> [[u8; PIXELS]; 3] {
-    let mut planes = [[0; PIXELS]; 3];
-    for (i, pixel) in pixels.chunks_exact(3).enumerate() {
-        for (plane, byte) in planes.iter_mut().zip(pixel) {
-            plane[i] = *byte;
+fn scalar(pixels: &[u8], stride: usize, side: usize, patch: &mut [u8]) {
+    for (channel, plane) in patch.chunks_exact_mut(side * side).enumerate() {
+        for (line, out) in pixels.chunks(stride).zip(plane.chunks_exact_mut(side)) {
+            for (byte, pixel) in out.iter_mut().zip(line.chunks_exact(3)) {
+                *byte = pixel[channel];
+            }
         }
     }
-    planes
 }
 
-/// For each plane and each third of the input: which byte goes where, -128 for none.
-const SHUFFLES: [[[i8; PIXELS]; 3]; 3] = {
-    let mut table = [[[-128i8; PIXELS]; 3]; 3];
+/// For each plane and each third of a line: which byte goes where, -128 for none. Twice, once a lane.
+#[cfg(target_arch = "x86_64")]
+const SHUFFLES: [[[i8; 2 * LANE]; 3]; 3] = {
+    let mut table = [[[-128i8; 2 * LANE]; 3]; 3];
     let mut at = 0;
-    while at < 3 * PIXELS {
-        table[at % 3][at / PIXELS][at / 3] = (at % PIXELS) as i8;
+    while at < 3 * LANE {
+        let from = (at % LANE) as i8;
+        table[at % 3][at / LANE][at / 3] = from;
+        table[at % 3][at / LANE][LANE + at / 3] = from;
         at += 1;
     }
     table
 };
 
+/// One patch of 16 by 16 pixels, two lines at a time: they are neighbours in their plane.
+///
+/// # Safety
+/// AVX2 must be there; `pixels` must hold 15 strides and 48 bytes, `patch` 768 bytes.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "ssse3")]
-#[expect(unsafe_code, reason = "SSSE3 intrinsics")]
-fn split_ssse3(pixels: &[u8; 3 * PIXELS]) -> [[u8; PIXELS]; 3] {
+#[target_feature(enable = "avx2")]
+#[expect(unsafe_code, reason = "AVX2 intrinsics")]
+unsafe fn patch_avx2(pixels: &[u8], stride: usize, patch: &mut [u8]) {
     use std::arch::x86_64::*;
-    let mut planes = [[0; PIXELS]; 3];
-    // SAFETY: every load and store is of 16 bytes inside an array of at least that length.
+    // SAFETY: every table is 32 bytes long; line `y + 1` is at most the 16th, of which 48 bytes are
+    // read; each of the three planes is 256 bytes long, of which 32 from line `y` on are written.
     unsafe {
-        let third = |i: usize| _mm_loadu_si128(pixels.as_ptr().add(i * PIXELS).cast());
-        let thirds = [third(0), third(1), third(2)];
-        for (plane, shuffles) in planes.iter_mut().zip(&SHUFFLES) {
-            let pick = |i: usize| {
-                _mm_shuffle_epi8(thirds[i], _mm_loadu_si128(shuffles[i].as_ptr().cast()))
+        let table = |plane: usize, third: usize| {
+            _mm256_loadu_si256(SHUFFLES[plane][third].as_ptr().cast::<__m256i>())
+        };
+        let tables = [0, 1, 2].map(|plane| [0, 1, 2].map(|third| table(plane, third)));
+        for y in (0..LANE).step_by(2) {
+            let third = |third: usize| {
+                let at = pixels.as_ptr().add(y * stride + third * LANE);
+                let upper = _mm_loadu_si128(at.cast::<__m128i>());
+                let lower = _mm_loadu_si128(at.add(stride).cast::<__m128i>());
+                _mm256_set_m128i(lower, upper)
             };
-            let bytes = _mm_or_si128(_mm_or_si128(pick(0), pick(1)), pick(2));
-            _mm_storeu_si128(plane.as_mut_ptr().cast(), bytes);
+            let thirds = [third(0), third(1), third(2)];
+            for (plane, tables) in tables.iter().enumerate() {
+                let pick = |i: usize| _mm256_shuffle_epi8(thirds[i], tables[i]);
+                let bytes = _mm256_or_si256(_mm256_or_si256(pick(0), pick(1)), pick(2));
+                let to = patch.as_mut_ptr().add(plane * LANE * LANE + y * LANE);
+                _mm256_storeu_si256(to.cast::<__m256i>(), bytes);
+            }
         }
     }
-    planes
 }
 
 #[cfg(test)]
@@ -81,9 +110,21 @@ mod tests {
 
     #[test]
     fn both_codes_agree() {
-        let pixels: [u8; 48] = std::array::from_fn(|i| i as u8);
-        let planes = split_scalar(&pixels);
-        assert_eq!(planes[1][2], 7);
-        assert_eq!(Splitter::new().split(&pixels), planes);
+        let stride = 3 * LANE + 7;
+        let pixels: Vec<u8> = (0..15 * stride + 48)
+            .map(|i| (i * 31 % 251) as u8)
+            .collect();
+        let mut patches = [vec![0; 768], vec![1; 768]];
+        Code::Scalar.patch(&pixels, stride, LANE, &mut patches[0]);
+        Code::best(LANE).patch(&pixels, stride, LANE, &mut patches[1]);
+        assert_eq!(patches[0], patches[1]);
+        // Green of the third pixel of the second line.
+        assert_eq!(patches[0][256 + 16 + 2], pixels[stride + 7]);
+    }
+
+    #[test]
+    #[should_panic(expected = "range end index")]
+    fn a_patch_beyond_the_pixels_is_a_panic() {
+        Code::best(LANE).patch(&[0; 767], 3 * LANE, LANE, &mut [0; 768]);
     }
 }

@@ -11,7 +11,7 @@ use super::exif;
 use super::fast;
 use super::header::{Format, Header};
 use super::orient;
-use super::patchify::patchify;
+use super::patchify::patchify_into;
 use super::profile::{Generation, Kernel, KeyRule, Profile};
 use super::recipe::ImageRecipe;
 use super::resize::{Code, Exact, resize};
@@ -178,7 +178,15 @@ impl Preparer {
     /// A reject without link if the bytes are no image, not supported, damaged, above a limit, or
     /// a decoder panics.
     pub fn prepare(&mut self, bytes: &[u8]) -> Result<Prepared, Reject> {
-        let result = guarded(|| self.run(bytes));
+        self.prepare_into(bytes, Vec::new())
+    }
+
+    /// Prepares one image, its patches in the memory of `patches`, whatever they held.
+    ///
+    /// # Errors
+    /// As [`Preparer::prepare`].
+    pub fn prepare_into(&mut self, bytes: &[u8], patches: Vec<u8>) -> Result<Prepared, Reject> {
+        let result = guarded(|| self.run(bytes, patches));
         if matches!(&result, Err(reject) if reject.reason == Reason::DecoderCrash) {
             self.decoder = None;
         }
@@ -186,7 +194,7 @@ impl Preparer {
         result
     }
 
-    fn run(&mut self, bytes: &[u8]) -> Result<Prepared, Reject> {
+    fn run(&mut self, bytes: &[u8], mut patches: Vec<u8>) -> Result<Prepared, Reject> {
         let job = Job::new(bytes, &self.recipe)?;
         let scale = if self.recipe.kernel == Kernel::Fast && job.header.format == Format::Jpeg {
             let stored_target = orient::upright(job.orientation, job.target.0, job.target.1);
@@ -247,10 +255,12 @@ impl Preparer {
             }
             picture = &self.resized;
         }
+        let (height, width) = wide(to);
+        patchify_into(picture, height, width, &self.recipe, &mut patches);
         Ok(Prepared {
             grid_thw: job.grid(&self.recipe),
             size: [to.0 as i32, to.1 as i32],
-            patches: patchify(picture, to.0 as usize, to.1 as usize, &self.recipe),
+            patches,
         })
     }
 

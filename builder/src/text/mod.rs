@@ -9,6 +9,7 @@ mod python;
 mod recipe;
 mod render;
 mod shield;
+mod words;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::reject::{Reason, Reject};
 use labels::Marks;
 use layout::Layout;
 use render::Renderer;
+use words::Words;
 
 pub use labels::IGNORED;
 pub use recipe::{LabelRule, Overlong, TextLimits, TextOptions, TextRecipe};
@@ -46,6 +48,8 @@ pub struct TextPreparer {
     recipe: TextRecipe,
     renderer: Renderer,
     tokenizer: Arc<Tokenizer>,
+    /// `None` where the tokenizer is of another kind.
+    words: Option<Words>,
     marks: Marks,
     image_pad: i32,
     /// Ids that open an answer, the newline included.
@@ -111,6 +115,7 @@ impl TextPreparer {
         }
         let preparer = Self {
             renderer: Renderer::new(model)?,
+            words: Words::of(&tokenizer),
             tokenizer,
             marks: Marks {
                 im_start: special.im_start.cast_signed(),
@@ -241,7 +246,10 @@ impl TextPreparer {
     /// Tokenises the whole text once and repeats each image pad. Control tokens are cut out of the text
     /// before anything else, so repeating the id is the same as repeating its text, and cheaper.
     fn expand(&self, text: &str, grids: &[[i32; 3]]) -> Result<Vec<i32>, Reject> {
-        let short = ids(&self.tokenizer, text)?;
+        let short = match &self.words {
+            Some(words) => words.ids(&self.tokenizer, text).ok_or_else(no_ids)?,
+            None => ids(&self.tokenizer, text)?,
+        };
         let mut pads = Vec::with_capacity(grids.len());
         for grid in grids {
             pads.push(pads_of(*grid, self.recipe.merge_size)?);
@@ -354,17 +362,17 @@ fn pads_differ() -> Reject {
 
 /// Token ids of `text`, with no special tokens added.
 fn ids(tokenizer: &Tokenizer, text: &str) -> Result<Vec<i32>, Reject> {
-    let encoding = tokenizer.encode_fast(text, false).map_err(|_| {
-        Reject::new(
-            Reason::TemplateRefused,
-            "the rendered text cannot be tokenised",
-        )
-    })?;
+    let encoding = tokenizer.encode_fast(text, false).map_err(|_| no_ids())?;
     Ok(encoding
         .get_ids()
         .iter()
         .map(|id| id.cast_signed())
         .collect())
+}
+
+fn no_ids() -> Reject {
+    let what = "the rendered text cannot be tokenised";
+    Reject::new(Reason::TemplateRefused, what)
 }
 
 fn unusable(model: &ModelFolder, what: &str) -> Error {

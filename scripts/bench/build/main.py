@@ -25,6 +25,7 @@ class Context:
         self.work, self.model, self.oracles, self.wheels = a.work, a.model, a.oracles, a.wheels
         self.stoker, self.bench_image, self.s3_server = a.stoker, a.bench_image, a.s3_server
         self.rounds, self.seconds, self.scale, self.sizes = a.rounds, a.seconds, a.scale, a.size
+        self.outputs = {measure.file_system(path): path for path in [a.work, *a.output]}
         self.rows = []
 
     def has_oracle(self, name):
@@ -54,6 +55,7 @@ def main():
     p.add_argument("--stoker", type=Path, help=argparse.SUPPRESS)
     p.add_argument("--bench-image", type=Path, help=argparse.SUPPRESS)
     p.add_argument("--s3-server", type=Path, help=argparse.SUPPRESS)
+    p.add_argument("--output", type=Path, action="append", default=[], help=argparse.SUPPRESS)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--seconds", type=float, default=8, help="of one peer run")
     p.add_argument("--scale", type=float, default=1, help="share of the full number of records")

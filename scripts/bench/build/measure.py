@@ -41,15 +41,28 @@ class Memory(threading.Thread):
                 self.resident.append(int(fields["VmRSS"].split()[0]) * 1024)
 
 
-def run(command, log, env=None):
-    """Run `command`, its output to the file `log`.
+def pin(cores):
+    """What a child does to keep to the first `cores` cores: a program of one worker has helpers, which count as well."""
+    mine = sorted(os.sched_getaffinity(0))[:cores]
+    return lambda: os.sched_setaffinity(0, mine)
+
+
+def file_system(path):
+    """The type of the file system below `path`: a figure for a disk is not one for memory."""
+    path = Path(path).resolve()
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    return max((m for m in mounts if path.is_relative_to(m[0])), key=lambda m: len(m[0]))[1]
+
+
+def run(command, log, env=None, cores=CORES):
+    """Run `command` on `cores` cores, its output to the file `log`.
 
     -> dict of wall_s, cpu_s, busy_share (of all cores), others_share, peak_rss_bytes and rss_growth_bytes.
     """
     before, start = busy_seconds(), time.perf_counter()
     with open(log, "wb") as out:
         child = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=out,
-                                 stderr=subprocess.STDOUT, env=dict(os.environ, **(env or {})))
+                                 stderr=subprocess.STDOUT, env=dict(os.environ, **(env or {})), preexec_fn=pin(cores))
         memory = Memory(child.pid)
         memory.start()
         _, status, usage = os.wait4(child.pid, 0)

@@ -1,7 +1,8 @@
 """Samples per second and core: `stoker build` against transformers 5 and 4 over the same local files.
 
 Contenders take turns in every round and the ratio is taken within a round, so that a slow minute of the machine hits
-all of them. The peer's start-up is left out; stoker's whole run is counted, from start to commit.
+all of them. A run with one worker is kept on one core. The peer's start-up is left out and it writes nothing; stoker's
+whole run is counted, from start to commit, with every byte written, to each of the output folders in turn.
 """
 
 import json
@@ -26,7 +27,8 @@ def peer_run(ctx, oracle, records, max_pixels, workers, seconds):
     go.unlink(missing_ok=True)
     command = [ctx.oracles / oracle / "bin" / "python", Path(__file__).with_name("peer.py"), ctx.model, records,
                max_pixels or "-", seconds, go]
-    started = [subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    started = [subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                preexec_fn=measure.pin(workers))
                for _ in range(workers)]
     for child in started:
         if child.stdout.readline().strip() != "ready":
@@ -52,11 +54,11 @@ def stoker_build(ctx, records, max_pixels, threads, out, extra=()):
     return command + list(extra)
 
 
-def stoker_run(ctx, records, count, max_pixels, threads):
-    """One whole build into an empty folder."""
-    out = ctx.work / "cache"
+def stoker_run(ctx, records, count, max_pixels, threads, folder):
+    """One whole build into an empty folder below `folder`."""
+    out = folder / "cache"
     shutil.rmtree(out, ignore_errors=True)
-    row = measure.run(stoker_build(ctx, records, max_pixels, threads, out), log=ctx.work / "build.log")
+    row = measure.run(stoker_build(ctx, records, max_pixels, threads, out), log=ctx.work / "build.log", cores=threads)
     shutil.rmtree(out)
     row.update(workers=threads, per_core_wall=count / row["wall_s"] / threads, per_cpu_s=count / row["cpu_s"])
     return row
@@ -91,33 +93,32 @@ def run(ctx):
                 if ctx.has_oracle(oracle):
                     row[name] = best([peer_run(ctx, oracle, records, max_pixels, w, ctx.seconds)
                                       for w in sorted({1, measure.CORES})])
-            if ctx.stoker is not None:
-                row["stoker"] = best([stoker_run(ctx, records, count, max_pixels, t) for t in sorted({1, measure.CORES})])
-                row["stoker_all_cores"] = stoker_run(ctx, records, count, max_pixels, measure.CORES)
+            for output, path in ctx.outputs.items() if ctx.stoker else ():
+                runs = [stoker_run(ctx, records, count, max_pixels, t, path) for t in sorted({1, measure.CORES})]
+                row["stoker to " + output] = dict(best(runs), all_cores_busy=runs[-1]["busy_share"])
             row["image_steps"] = bound_run(ctx, records, count, max_pixels)
             ctx.emit(row)
             print("%s round %d: %s" % (size, number, {
-                k: round(row[k]["per_core_wall"], 1) for k in ("stoker", *PEERS) if k in row}), file=sys.stderr)
+                k: round(v["per_core_wall"], 1) for k, v in row.items() if "per_core_wall" in (v or {})}), file=sys.stderr)
 
 
 def table(rows):
-    """Markdown: medians over rounds, ratios within rounds."""
-    out = ["| images | stoker samples/s a core | transformers 5.23 | ratio (floor; bound) | transformers 4.57 | ratio (floor; bound) | cores busy |",
-           "|---|---|---|---|---|---|---|"]
+    """Markdown: medians over rounds, ratios within rounds; a line for each size and file system written to."""
+    out = ["| images | written to | stoker samples/s a core | transformers 5.23 | ratio (floor; bound) | transformers 4.57 | ratio (floor; bound) | cores busy |",
+           "|---|---|---|---|---|---|---|---|"]
     for size, floors in FLOORS.items():
         mine = [r for r in rows if r["what"] == "throughput" and r["size"] == size]
-        if not mine:
-            continue
-        cells = [size, number([r["stoker"]["per_core_wall"] for r in mine if "stoker" in r])]
-        for name, floor in zip(PEERS, floors):
-            both = [r for r in mine if name in r]
-            cells.append(number([r[name]["per_core_wall"] for r in both]))
-            ratio = number([r["stoker"]["per_core_wall"] / r[name]["per_core_wall"] for r in both if "stoker" in r])
-            bound = number([1000 / r["image_steps"]["decode_ms"] / r[name]["per_core_wall"]
-                            for r in both if r.get("image_steps")])
-            cells.append("%s (%g; %s)" % (ratio, floor, bound))
-        cells.append(number([100 * r["stoker_all_cores"]["busy_share"] for r in mine if "stoker_all_cores" in r]) + " %")
-        out.append("| " + " | ".join(cells) + " |")
+        for key in sorted({k for r in mine for k in r if k.startswith("stoker to ")}):
+            cells = [size, key.removeprefix("stoker to "), number([r[key]["per_core_wall"] for r in mine])]
+            for name, floor in zip(PEERS, floors):
+                both = [r for r in mine if name in r]
+                cells.append(number([r[name]["per_core_wall"] for r in both]))
+                ratio = number([r[key]["per_core_wall"] / r[name]["per_core_wall"] for r in both])
+                bound = number([1000 / r["image_steps"]["decode_ms"] / r[name]["per_core_wall"]
+                                for r in both if r.get("image_steps")])
+                cells.append("%s (%g; %s)" % (ratio, floor, bound))
+            cells.append(number([100 * r[key]["all_cores_busy"] for r in mine]) + " %")
+            out.append("| " + " | ".join(cells) + " |")
     return out
 
 

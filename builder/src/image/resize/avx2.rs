@@ -5,58 +5,50 @@
 //! the last step, where saturation is the clamp.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::weights::{Axis, GROUP, SPLIT_BITS};
-use super::{CHANNELS, SLACK_BYTES, scalar};
+use super::{CHANNELS, ROWS, SLACK_BYTES, scalar};
 
 /// Bytes of a row that the vertical pass handles at once; narrower rows go to the scalar code.
 pub(super) const COLUMNS: usize = 32;
-/// Rows that the horizontal pass handles at once, sharing each load of weights.
-const ROWS: usize = 4;
-
-/// Filters along each row. `src` holds [`SLACK_BYTES`] after its pixels.
+/// Filters along each of at least [`ROWS`] rows. `src` holds [`SLACK_BYTES`] after its pixels.
 #[expect(unsafe_code, reason = "AVX2 intrinsics")]
 pub(super) fn horizontal(src: &[u8], from: (usize, usize), dst: &mut [u8], axis: &Axis) {
     let (line_in, line_out) = (from.1 * CHANNELS, axis.len() * CHANNELS);
     assert!(is_x86_feature_detected!("avx2"));
     assert!(src.len() >= from.0 * line_in + SLACK_BYTES && dst.len() == from.0 * line_out);
+    assert!(from.0 >= ROWS);
     for (first, count) in axis.first.iter().zip(&axis.count) {
         assert!(first + count <= from.1 && *count > 0 && *count <= axis.stride);
     }
-    let whole = from.0 / ROWS * ROWS;
-    for y in 0..from.0 {
-        let wide = y < whole;
-        if wide && y % ROWS != 0 {
-            continue;
-        }
-        let (row, out) = (&src[y * line_in..], &mut dst[y * line_out..]);
-        // SAFETY: AVX2 was found. `row` starts one of the rows (four of them if `wide`) inside
-        // `src`, which holds SLACK_BYTES more; all windows of `axis` lie inside a row; `out` starts
-        // as many rows of `line_out` bytes.
+    for y in (0..from.0).step_by(ROWS) {
+        // The last rows come out twice where their number is no multiple.
+        let y = y.min(from.0 - ROWS);
+        let (row, out) = (
+            &src[y * line_in..],
+            &mut dst[y * line_out..][..ROWS * line_out],
+        );
+        // SAFETY: AVX2 was found. `row` starts four of the rows inside `src`, which holds SLACK_BYTES
+        // more; all windows of `axis` lie inside a row; `out` is four rows of `line_out` bytes.
         unsafe {
-            match (wide, &axis.high) {
-                (true, None) => rows::<ROWS, false>(row, line_in, out, axis),
-                (true, Some(_)) => rows::<ROWS, true>(row, line_in, out, axis),
-                (false, None) => rows::<1, false>(row, line_in, out, axis),
-                (false, Some(_)) => rows::<1, true>(row, line_in, out, axis),
+            if axis.high.is_some() {
+                rows::<true>(row, line_in, out, axis);
+            } else {
+                rows::<false>(row, line_in, out, axis);
             }
         }
     }
 }
 
-/// Filters `N` rows. Each step takes four source pixels: two in the low lane, two in the high.
+/// Filters [`ROWS`] rows. Each step takes four source pixels: two in the low lane, two in the high.
 ///
 /// # Safety
-/// AVX2 must be there; `src` must hold `N` rows of `line` bytes and 16 bytes after the last, `dst`
-/// `N` rows of output, and each window of `axis` must lie inside a row.
+/// AVX2 must be there; `src` must hold four rows of `line` bytes and 16 bytes after the last, `dst`
+/// four rows of output, and each window of `axis` must lie inside a row.
 #[target_feature(enable = "avx2")]
 #[expect(unsafe_code, reason = "AVX2 intrinsics")]
-unsafe fn rows<const N: usize, const SPLIT: bool>(
-    src: &[u8],
-    line: usize,
-    dst: &mut [u8],
-    axis: &Axis,
-) {
+unsafe fn rows<const SPLIT: bool>(src: &[u8], line: usize, dst: &mut [u8], axis: &Axis) {
     const Z: i8 = -128;
     // Bytes of pixels 0 and 1 (low lane) and 2 and 3 (high lane), paired by channel, widened.
     let spread = _mm256_setr_epi8(
@@ -68,15 +60,15 @@ unsafe fn rows<const N: usize, const SPLIT: bool>(
         0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, //
         4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7,
     );
-    let half = _mm_set1_epi32(1 << (axis.bits - 1));
+    let half = _mm256_set1_epi32(1 << (axis.bits - 1));
     let bits = _mm_cvtsi32_si128(axis.bits as i32);
     let split = _mm_cvtsi32_si128(SPLIT_BITS as i32);
     let line_out = axis.len() * CHANNELS;
     let high = axis.high.as_deref().unwrap_or(&axis.low);
     for x in 0..axis.len() {
         let groups = axis.count[x].div_ceil(GROUP);
-        let mut sums = [_mm256_setzero_si256(); N];
-        let mut tops = [_mm256_setzero_si256(); N];
+        let mut sums = [_mm256_setzero_si256(); ROWS];
+        let mut tops = [_mm256_setzero_si256(); ROWS];
         for group in 0..groups {
             let at = x * axis.stride + group * GROUP;
             let source = (axis.first[x] + group * GROUP) * CHANNELS;
@@ -89,7 +81,7 @@ unsafe fn rows<const N: usize, const SPLIT: bool>(
                 };
                 let weights = load(&axis.low);
                 let upper = if SPLIT { load(high) } else { weights };
-                for n in 0..N {
+                for n in 0..ROWS {
                     let pixels = src.as_ptr().add(n * line + source).cast::<__m128i>();
                     let pixels = _mm256_broadcastsi128_si256(_mm_loadu_si128(pixels));
                     let pixels = _mm256_shuffle_epi8(pixels, spread);
@@ -100,31 +92,63 @@ unsafe fn rows<const N: usize, const SPLIT: bool>(
                 }
             }
         }
-        for n in 0..N {
-            let fold = |v: __m256i| {
-                _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v))
-            };
-            let mut sum = _mm_add_epi32(fold(sums[n]), half);
+        // Two rows a vector, one in each lane, the two lanes of each row's sums added.
+        let fold = |v: [__m256i; ROWS], n: usize| {
+            let low = _mm256_permute2x128_si256::<0x20>(v[n], v[n + 1]);
+            _mm256_add_epi32(low, _mm256_permute2x128_si256::<0x31>(v[n], v[n + 1]))
+        };
+        let pair = |n: usize| {
+            let mut sum = _mm256_add_epi32(fold(sums, n), half);
             if SPLIT {
-                sum = _mm_add_epi32(sum, _mm_sll_epi32(fold(tops[n]), split));
+                sum = _mm256_add_epi32(sum, _mm256_sll_epi32(fold(tops, n), split));
             }
-            let words = _mm_packs_epi32(_mm_sra_epi32(sum, bits), _mm_setzero_si128());
-            let pixel = _mm_cvtsi128_si32(_mm_packus_epi16(words, words)).to_le_bytes();
+            _mm256_sra_epi32(sum, bits)
+        };
+        let words = _mm256_packs_epi32(pair(0), pair(2));
+        let bytes = _mm256_packus_epi16(words, words);
+        let (even, odd) = (
+            _mm256_castsi256_si128(bytes),
+            _mm256_extracti128_si256::<1>(bytes),
+        );
+        let pixels = [
+            _mm_cvtsi128_si32(even),
+            _mm_cvtsi128_si32(odd),
+            _mm_extract_epi32::<1>(even),
+            _mm_extract_epi32::<1>(odd),
+        ];
+        for (n, pixel) in pixels.into_iter().enumerate() {
             let to = n * line_out + x * CHANNELS;
-            dst[to..to + CHANNELS].copy_from_slice(&pixel[..CHANNELS]);
+            if x + 1 < axis.len() {
+                // SAFETY: another pixel follows in this row of `dst`, and is written after this one.
+                unsafe {
+                    dst.as_mut_ptr()
+                        .add(to)
+                        .cast::<i32>()
+                        .write_unaligned(pixel)
+                };
+            } else {
+                dst[to..to + CHANNELS].copy_from_slice(&pixel.to_le_bytes()[..CHANNELS]);
+            }
         }
     }
 }
 
-/// Filters along each column; `line` (at least [`COLUMNS`]) is the bytes of a row.
+/// Filters along each column, for the output rows `rows` of the axis; `line` (at least [`COLUMNS`]) is the bytes of a
+/// row, and `src` begins with row `base` of the source.
 #[expect(unsafe_code, reason = "AVX2 intrinsics")]
-pub(super) fn vertical(src: &[u8], line: usize, dst: &mut [u8], axis: &Axis) {
+pub(super) fn vertical(
+    src: &[u8],
+    line: usize,
+    dst: &mut [u8],
+    axis: &Axis,
+    rows: Range<usize>,
+    base: usize,
+) {
     assert!(is_x86_feature_detected!("avx2"));
     assert!(line >= COLUMNS);
-    let height = src.len() / line;
-    for (y, out) in dst.chunks_exact_mut(line).enumerate() {
-        assert!(axis.first[y] + axis.count[y] <= height && axis.count[y] <= axis.stride);
-        let window = &src[axis.first[y] * line..][..axis.count[y] * line];
+    for (y, out) in rows.zip(dst.chunks_exact_mut(line)) {
+        assert!(axis.count[y] > 0 && axis.count[y] <= axis.stride);
+        let window = &src[(axis.first[y] - base) * line..][..axis.count[y] * line];
         // SAFETY: AVX2 was found; `window` holds as many rows as the axis has weights for y, and
         // `out` is one row.
         unsafe {
@@ -135,7 +159,7 @@ pub(super) fn vertical(src: &[u8], line: usize, dst: &mut [u8], axis: &Axis) {
             }
         }
         if !line.is_multiple_of(COLUMNS) {
-            scalar::columns(src, line, out, axis, y, line / COLUMNS * COLUMNS);
+            scalar::columns(window, line, out, axis, y, line / COLUMNS * COLUMNS);
         }
     }
 }

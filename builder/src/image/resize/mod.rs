@@ -8,12 +8,20 @@ mod avx2;
 mod scalar;
 mod weights;
 
+use std::ops::Range;
+
 use super::profile::PassOrder;
 use super::{SLACK_BYTES, reserve};
 use weights::Axis;
 
 /// Number of channels: images are RGB, interleaved.
 const CHANNELS: usize = 3;
+
+/// Rows that the vector code filters at once, at least.
+const ROWS: usize = 4;
+
+/// Rows of the result made at once: what lies between the passes stays in the second cache.
+const BLOCK: usize = 16;
 
 /// An exact kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,10 +89,7 @@ pub fn resize(
             pass.vertical(src, from, between, to.0);
             pass.horizontal(between, (to.0, from.1), dst, to.1);
         }
-        (true, true) => {
-            pass.horizontal(src, from, between, to.1);
-            pass.vertical(between, (from.0, to.1), dst, to.0);
-        }
+        (true, true) => pass.both(src, from, dst, to, between),
     }
 }
 
@@ -104,27 +109,92 @@ impl Pass {
     fn horizontal(&self, src: &[u8], from: (usize, usize), dst: &mut Vec<u8>, width: usize) {
         let axis = self.axis(from.1, width);
         reserve(dst, from.0 * width * CHANNELS);
-        let dst = &mut dst[..from.0 * width * CHANNELS];
-        // The vector code reads whole groups of pixels, up to 16 bytes past the last one.
-        #[cfg(target_arch = "x86_64")]
-        if self.code.use_avx2() && src.len() >= from.0 * from.1 * CHANNELS + SLACK_BYTES {
-            avx2::horizontal(src, from, dst, &axis);
-            return;
-        }
-        scalar::horizontal(src, from, dst, &axis);
+        self.rows(src, from, &mut dst[..from.0 * width * CHANNELS], &axis);
     }
 
     fn vertical(&self, src: &[u8], from: (usize, usize), dst: &mut Vec<u8>, height: usize) {
         let axis = self.axis(from.0, height);
         let line = from.1 * CHANNELS;
         reserve(dst, height * line);
-        let dst = &mut dst[..height * line];
+        let src = &src[..from.0 * line];
+        self.columns(src, line, &mut dst[..height * line], &axis, 0..height, 0);
+    }
+
+    /// The horizontal pass, then the vertical one, some rows of the result at a time. `between` holds the rows of the
+    /// source that the next of them need, filtered.
+    fn both(
+        &self,
+        src: &[u8],
+        from: (usize, usize),
+        dst: &mut Vec<u8>,
+        to: (usize, usize),
+        between: &mut Vec<u8>,
+    ) {
+        let (across, down) = (self.axis(from.1, to.1), self.axis(from.0, to.0));
+        let (line_in, line) = (from.1 * CHANNELS, to.1 * CHANNELS);
+        let blocks = (0..to.0).step_by(BLOCK).map(|start| {
+            let end = (start + BLOCK).min(to.0);
+            // Windows follow each other as their positions do.
+            let needed = down.first[start]..down.first[end - 1] + down.count[end - 1];
+            (start..end, needed)
+        });
+        let most = blocks.clone().map(|(_, needed)| needed.len()).max();
+        reserve(between, most.unwrap_or(0) * line);
+        reserve(dst, to.0 * line);
+        let (mut base, mut done) = (0, 0);
+        for (rows, needed) in blocks {
+            let kept = needed.start.min(done);
+            between.copy_within((kept - base) * line..(done - base) * line, 0);
+            done = done.max(needed.start);
+            base = needed.start;
+            // A few rows are made again where the vector code needs more of them.
+            let first = done.min(needed.end.saturating_sub(ROWS)).max(base);
+            let fresh = &mut between[(first - base) * line..(needed.end - base) * line];
+            let source = &src[first * line_in..];
+            self.rows(source, (needed.end - first, from.1), fresh, &across);
+            done = needed.end;
+            let out = &mut dst[rows.start * line..rows.end * line];
+            self.columns(
+                &between[..needed.len() * line],
+                line,
+                out,
+                &down,
+                rows,
+                base,
+            );
+        }
+    }
+
+    /// Filters along each row.
+    fn rows(&self, src: &[u8], from: (usize, usize), dst: &mut [u8], axis: &Axis) {
+        // The vector code reads whole groups of pixels, up to 16 bytes past the last one.
         #[cfg(target_arch = "x86_64")]
-        if self.code.use_avx2() && line >= avx2::COLUMNS {
-            avx2::vertical(&src[..from.0 * line], line, dst, &axis);
+        if self.code.use_avx2()
+            && from.0 >= ROWS
+            && src.len() >= from.0 * from.1 * CHANNELS + SLACK_BYTES
+        {
+            avx2::horizontal(src, from, dst, axis);
             return;
         }
-        scalar::vertical(&src[..from.0 * line], line, dst, &axis);
+        scalar::horizontal(src, from, dst, axis);
+    }
+
+    /// Filters along each column, for the output rows `rows` of the axis; `src` begins with its row `base`.
+    fn columns(
+        &self,
+        src: &[u8],
+        line: usize,
+        dst: &mut [u8],
+        axis: &Axis,
+        rows: Range<usize>,
+        base: usize,
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        if self.code.use_avx2() && line >= avx2::COLUMNS {
+            avx2::vertical(src, line, dst, axis, rows, base);
+            return;
+        }
+        scalar::vertical(src, line, dst, axis, rows, base);
     }
 }
 

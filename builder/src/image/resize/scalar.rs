@@ -3,6 +3,8 @@
 //! Owns nothing but the two loops. Invariant: 32-bit sums cannot overflow, because a row's positive
 //! weights sum to less than 1.6 and 1.6 * 255 * 2^22 < 2^31.
 
+use std::ops::Range;
+
 use super::CHANNELS;
 use super::weights::Axis;
 
@@ -35,16 +37,24 @@ pub(super) fn horizontal(src: &[u8], from: (usize, usize), dst: &mut [u8], axis:
     }
 }
 
-/// Filters along each column; `line` is the bytes of a row.
-pub(super) fn vertical(src: &[u8], line: usize, dst: &mut [u8], axis: &Axis) {
-    for (y, out) in dst.chunks_exact_mut(line).enumerate() {
-        columns(src, line, out, axis, y, 0);
+/// Filters along each column, for the output rows `rows` of the axis; `line` is the bytes of a row, and `src` begins
+/// with row `base` of the source.
+pub(super) fn vertical(
+    src: &[u8],
+    line: usize,
+    dst: &mut [u8],
+    axis: &Axis,
+    rows: Range<usize>,
+    base: usize,
+) {
+    for (y, out) in rows.zip(dst.chunks_exact_mut(line)) {
+        columns(&src[(axis.first[y] - base) * line..], line, out, axis, y, 0);
     }
 }
 
-/// One output row of the vertical pass, from byte `start` on.
+/// One output row of the vertical pass, from byte `start` on; `window` begins with its first source row.
 pub(super) fn columns(
-    src: &[u8],
+    window: &[u8],
     line: usize,
     out: &mut [u8],
     axis: &Axis,
@@ -52,7 +62,6 @@ pub(super) fn columns(
     start: usize,
 ) {
     let weights = &axis.whole[y * axis.stride..][..axis.count[y]];
-    let window = &src[axis.first[y] * line..];
     for (chunk, bytes) in out[start..].chunks_mut(CHUNK).enumerate() {
         let column = start + chunk * CHUNK;
         let mut sums = [1i32 << (axis.bits - 1); CHUNK];
