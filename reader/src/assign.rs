@@ -83,7 +83,6 @@ pub fn assign(batch: &GlobalBatch, world: &World, placement: &Placement) -> Assi
         .iter()
         .map(|ranks| (ranks.len() * rank_rows) as u32)
         .collect();
-    let shares = room.clone();
 
     let sets: Vec<Option<u32>> = batch
         .units
@@ -104,7 +103,7 @@ pub fn assign(batch: &GlobalBatch, world: &World, placement: &Placement) -> Assi
         .count();
 
     let mut rows = vec![None; batch.units.len()];
-    let mut dealt = vec![0; shares.len()];
+    let mut dealt = vec![0; ranks.len()];
     for (unit, (node, _)) in batch.units.iter().zip(nodes) {
         let of_node = &ranks[node];
         let turn = dealt[node];

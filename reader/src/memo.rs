@@ -79,7 +79,9 @@ impl Memo {
     #[must_use]
     pub fn new(bytes: usize, partitions: usize) -> Self {
         let half = bytes / 2;
-        let each = (half / partitions.max(1)).saturating_sub(ENTRY_BYTES) / mem::size_of::<u16>();
+        // All windows in use fill three quarters of a half: it must take them and some that are used up before it is let go.
+        let each = half / 4 * 3 / partitions.max(1);
+        let each = each.saturating_sub(ENTRY_BYTES) / mem::size_of::<u16>();
         Self {
             window: (each as u64).clamp(MIN_WINDOW, MAX_TABLE_POSITIONS),
             half,

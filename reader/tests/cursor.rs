@@ -322,7 +322,7 @@ fn example() -> String {
     let options = options(u64::MAX, Shuffle::Shard, Tail::Even);
     let at = Position {
         epoch: 9,
-        position: 192,
+        position: 72,
     };
     let resume = Resume {
         at,
@@ -399,4 +399,28 @@ fn only_what_a_cursor_says_matters() {
     assert!(damaged(|value| value["within"] = serde_json::Value::Null));
     assert!(damaged(|value| *value = serde_json::Value::Null));
     assert!(damaged(|value| value["last"] = "x".repeat(5000).into()));
+}
+
+#[test]
+fn a_cursor_made_by_hand_is_checked_too() {
+    let options = options(u64::MAX, Shuffle::Shard, Tail::Even);
+    let schedule = schedule(&options, 24);
+    let resume = |change: fn(&mut serde_json::Value)| {
+        let mut value: serde_json::Value = serde_json::from_str(&example()).unwrap();
+        change(&mut value);
+        value.as_object_mut().unwrap().shift_remove("check");
+        let written = format!("stoker cursor 1\n{value}");
+        let check = stoker_formats::ContentHash::of(written.as_bytes());
+        value["check"] = check.to_string().into();
+        let cursor = Cursor::from_json(&value.to_string()).unwrap();
+        cursor.resume(&schedule, &world(4, 2, 24), &Placement::everywhere())
+    };
+    let delivered = resume(|_| ()).unwrap().micro_batches_delivered;
+    assert_eq!(delivered, 2);
+    let damaged = resume(|value| value["within"]["micro_batches_delivered"] = 3.into());
+    assert!(matches!(damaged, Err(OrderError::DamagedCursor { .. })));
+    let beyond = resume(|value| value["position"] = 1_000_000.into());
+    assert!(matches!(beyond, Err(OrderError::NoPosition { .. })));
+    let beyond = resume(|value| value["epoch"] = u64::MAX.into());
+    assert!(matches!(beyond, Err(OrderError::NoPosition { .. })));
 }

@@ -146,6 +146,24 @@ fn any_place_is_found_as_if_all_before_had_been_read() {
 }
 
 #[test]
+fn a_mixture_read_backwards_is_the_same() {
+    let mut dice = Dice(12);
+    for caches in [2, 3, 10, 60, 300] {
+        let weights: Vec<f64> = (0..caches).map(|_| 1.0 + dice.below(50) as f64).collect();
+        let caches: Vec<_> = (0..caches)
+            .map(|name| cache_of(name as u8, &[1 + 9000 / caches], 10))
+            .collect();
+        let options = options(1, Shuffle::None, Tail::All);
+        let new = || Schedule::new(&caches, Some(&weights), &options, 4).unwrap();
+        let forward = epoch(&new(), 2);
+        let backward = new();
+        for (position, unit) in forward.iter().enumerate().rev() {
+            assert_eq!(backward.unit_at(at(2, position as u64)).as_ref(), Ok(unit));
+        }
+    }
+}
+
+#[test]
 fn a_huge_mixture_is_exact_too() {
     let caches: Vec<_> = (0..100)
         .map(|name| cache_of(name, &[1 << 47], 1 << 46))
