@@ -288,6 +288,8 @@ fn a_forked_child_is_told_and_does_no_harm() {
             assert!(matches!(error, Error::Forked { .. }), "{error:?}");
             assert!(error.hint().unwrap().contains("spawn"));
         };
+        let host = device::open("cpu", &options(1, 1, 64)).unwrap();
+        let on_host = host.upload(host.stage(5).unwrap()).unwrap();
         let captured = (device, consumer, staging, upload);
         let ((device, mut consumer, staging, mut upload), unharmed) =
             custub::in_child(captured, |(device, mut child, staging, mut upload)| {
@@ -299,6 +301,9 @@ fn a_forked_child_is_told_and_does_no_harm() {
                 forked(upload.copy_out(0..10, target, stream));
                 forked(device.upload(staging).map(drop));
                 forked(CudaDevice::time_copies(&device, 10, 1).map(drop));
+                forked(host.stage(5).map(drop));
+                host.close();
+                drop(on_host);
                 device.close();
                 drop(upload);
                 drop(child);
