@@ -29,8 +29,8 @@ fn everything() -> Result<Vec<u8>> {
         let mut staging = device.stage(200)?;
         staging.fill(round);
         let mut upload = device.upload(staging)?;
-        let (target, stream) = consumer.target(0..100)?;
-        upload.copy_out(100..200, target, stream)?;
+        let target = consumer.target(0..100)?;
+        upload.copy_out(100..200, target)?;
         for (at, pixels) in [(512, Pixels::F32), (1024, Pixels::BF16)] {
             let patches = Patches {
                 offset: 0,
@@ -40,8 +40,8 @@ fn everything() -> Result<Vec<u8>> {
                 pixels,
             };
             let bytes = patches.target_bytes().unwrap_or_default();
-            let (target, stream) = consumer.target(at..at + bytes)?;
-            upload.expand(&patches, target, stream)?;
+            let target = consumer.target(at..at + bytes)?;
+            upload.expand(&patches, target)?;
         }
         consumer.busy(1, 1)?;
         drop(upload);
@@ -297,8 +297,8 @@ fn a_forked_child_is_told_and_does_no_harm() {
                 forked(child.write(&[1; 5]));
                 forked(child.synchronize());
                 forked(child.busy(1, 1));
-                let (target, stream) = child.target(0..10).unwrap();
-                forked(upload.copy_out(0..10, target, stream));
+                let target = child.target(0..10).unwrap();
+                forked(upload.copy_out(0..10, target));
                 forked(device.upload(staging).map(drop));
                 forked(CudaDevice::time_copies(&device, 10, 1).map(drop));
                 forked(host.stage(5).map(drop));
@@ -312,8 +312,8 @@ fn a_forked_child_is_told_and_does_no_harm() {
         assert!(unharmed);
         // The parent goes on.
         drop(staging);
-        let (target, stream) = consumer.target(0..50).unwrap();
-        upload.copy_out(0..50, target, stream).unwrap();
+        let target = consumer.target(0..50).unwrap();
+        upload.copy_out(0..50, target).unwrap();
         consumer.synchronize().unwrap();
         drop(device.upload(device.stage(10).unwrap()).unwrap());
     };
