@@ -22,8 +22,8 @@ pub struct CudaDevice {
 
 /// What uploads in hand keep alive. The order of fields is the order of their end.
 pub(super) struct Shared {
-    slots: Arc<Pool<Slot>>,
     staging: StagingRing,
+    slots: Arc<Pool<Slot>>,
     pub(super) kernels: Kernels,
     stream: Stream,
     pub(super) context: Arc<Context>,
