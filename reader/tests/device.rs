@@ -10,8 +10,8 @@ mod checks;
 use std::thread;
 
 use stoker_reader::device::{
-    self, Consumer, ConsumerStream, Device, DeviceFault, DeviceOptions, HostDevice, Patches,
-    Target, Upload,
+    self, Consumer, CudaDevice, Device, DeviceFault, DeviceOptions, HostDevice, Patches, Target,
+    Upload,
 };
 use stoker_reader::{Error, Pixels, expand_bytes};
 use stub::transfers::{self, Random, table};
@@ -107,8 +107,8 @@ fn many_blocks_go_on_in_steps_of_the_grid() {
         let device = open(&options(1, 1, 0));
         let mut upload = staged(&device, &bytes);
         let mut consumer = Consumer::new(&device, patches.target_bytes().unwrap()).unwrap();
-        let (target, stream) = consumer.target(0..patches.target_bytes().unwrap()).unwrap();
-        upload.expand(&patches, target, stream).unwrap();
+        let target = consumer.target(0..patches.target_bytes().unwrap()).unwrap();
+        upload.expand(&patches, target).unwrap();
         let mut got = vec![0; patches.target_bytes().unwrap()];
         consumer.read(&mut got).unwrap();
         let mut expected = vec![0; got.len()];
@@ -135,8 +135,8 @@ fn uploads_bigger_than_everything_so_far_pass() {
             let mut consumer = Consumer::new(&device, bytes).unwrap();
             // The slot must not go while this keeps the consumer from reading it.
             consumer.busy(1, 300_000_000).unwrap();
-            let (target, stream) = consumer.target(0..bytes).unwrap();
-            upload.copy_out(0..bytes, target, stream).unwrap();
+            let target = consumer.target(0..bytes).unwrap();
+            upload.copy_out(0..bytes, target).unwrap();
             sent.push((expected, consumer));
         }
         for (expected, mut consumer) in sent {
@@ -153,7 +153,6 @@ fn uploads_bigger_than_everything_so_far_pass() {
 /// Both devices refuse the same, before anything is started.
 fn refusals(device: &dyn Device, mut target: impl FnMut(usize, &mut dyn FnMut(Target<'_>))) {
     let mut upload = staged(device, &[1; 100]);
-    let stream = ConsumerStream::DEFAULT;
     let patches = Patches {
         offset: 4,
         count: 2,
@@ -164,7 +163,7 @@ fn refusals(device: &dyn Device, mut target: impl FnMut(usize, &mut dyn FnMut(Ta
     let mut expand = |patches: Patches, bytes: usize| {
         let mut what = "";
         target(bytes, &mut |target| {
-            what = refused(upload.expand(&patches, target, stream))
+            what = refused(upload.expand(&patches, target))
         });
         what
     };
@@ -204,7 +203,7 @@ fn refusals(device: &dyn Device, mut target: impl FnMut(usize, &mut dyn FnMut(Ta
     }
     for (range, bytes) in [(0..101, 101), (100..101, 1), (0..10, 9)] {
         let copied = &mut |target: Target<'_>| {
-            let what = refused(upload.copy_out(range.clone(), target, stream));
+            let what = refused(upload.copy_out(range.clone(), target));
             assert!(what.starts_with("the bytes lie outside"), "{what}");
         };
         target(bytes, copied);
@@ -214,12 +213,8 @@ fn refusals(device: &dyn Device, mut target: impl FnMut(usize, &mut dyn FnMut(Ta
         count: 0,
         ..patches
     };
-    target(0, &mut |target| {
-        upload.expand(&none, target, stream).unwrap()
-    });
-    target(0, &mut |target| {
-        upload.copy_out(7..7, target, stream).unwrap()
-    });
+    target(0, &mut |target| upload.expand(&none, target).unwrap());
+    target(0, &mut |target| upload.copy_out(7..7, target).unwrap());
 }
 
 #[test]
@@ -239,7 +234,7 @@ fn the_host_refuses_what_makes_no_sense() {
         pixels: Pixels::F32,
     };
     let mut out = [0; 48];
-    let what = upload.expand(&patches, Target::host(&mut out), ConsumerStream::DEFAULT);
+    let what = upload.expand(&patches, Target::host(&mut out));
     assert!(refused(what).contains("float table"));
 }
 
@@ -250,7 +245,7 @@ fn a_gpu_refuses_what_makes_no_sense() {
         let device = open(&options(2, 2, 10));
         let mut consumer = Consumer::new(&device, 2000).unwrap();
         refusals(&device, |bytes, with| {
-            with(consumer.target(0..bytes).unwrap().0)
+            with(consumer.target(0..bytes).unwrap())
         });
         assert!(consumer.target(0..2001).is_err());
         let mut upload = staged(&device, &[1; 100]);
@@ -262,7 +257,7 @@ fn a_gpu_refuses_what_makes_no_sense() {
             pixels: Pixels::F32,
         };
         let mut out = [0; 384];
-        let to_host = upload.expand(&patches, Target::host(&mut out), ConsumerStream::DEFAULT);
+        let to_host = upload.expand(&patches, Target::host(&mut out));
         assert!(refused(to_host).contains("its own memory"));
         for (offset, area, at) in [(1, 16, 0), (0, 15, 0), (0, 16, 4)] {
             let patches = Patches {
@@ -271,10 +266,22 @@ fn a_gpu_refuses_what_makes_no_sense() {
                 ..patches
             };
             let bytes = patches.target_bytes().unwrap();
-            let (target, stream) = consumer.target(at..at + bytes).unwrap();
-            let what = refused(upload.expand(&patches, target, stream));
+            let target = consumer.target(at..at + bytes).unwrap();
+            let what = refused(upload.expand(&patches, target));
             assert!(what.contains("borders of four"), "{what}");
         }
+        drop(upload);
+        // Bytes as they are need no table.
+        let bare = CudaDevice::open(0, &DeviceOptions::default()).unwrap();
+        let mut upload = staged(&bare, &[1; 100]);
+        let target = consumer.target(0..384).unwrap();
+        assert!(refused(upload.expand(&patches, target)).contains("float table"));
+        let bytes = Patches {
+            pixels: Pixels::U8,
+            ..patches
+        };
+        let target = consumer.target(0..96).unwrap();
+        upload.expand(&bytes, target).unwrap();
         drop(upload);
         // Buffers of another device cannot be uploaded, and find their own way home.
         let host = HostDevice::open(&options(1, 1, 10)).unwrap();
@@ -303,9 +310,7 @@ fn the_host_is_a_device_too() {
         let mut upload = staged(&*device, &bytes);
         let mut out = vec![0; bytes.len()];
         let target = Target::host(&mut out);
-        upload
-            .copy_out(0..bytes.len(), target, ConsumerStream::DEFAULT)
-            .unwrap();
+        upload.copy_out(0..bytes.len(), target).unwrap();
         assert_eq!(out, bytes);
         let patches = Patches {
             offset: 0,
@@ -317,9 +322,7 @@ fn the_host_is_a_device_too() {
         let mut out = vec![0; patches.target_bytes().unwrap()];
         let mut expected = out.clone();
         let target = Target::host(&mut out);
-        upload
-            .expand(&patches, target, ConsumerStream::DEFAULT)
-            .unwrap();
+        upload.expand(&patches, target).unwrap();
         expand_bytes(
             &table(),
             Pixels::BF16,
@@ -404,11 +407,7 @@ fn devices_opened_over_and_over_leave_nothing() {
             drop(device);
             let mut out = [0; 50];
             let target = Target::host(&mut out);
-            assert!(
-                upload
-                    .copy_out(0..50, target, ConsumerStream::DEFAULT)
-                    .is_err()
-            );
+            assert!(upload.copy_out(0..50, target).is_err());
         }
         assert_eq!(stub::reported().len(), 300);
     };

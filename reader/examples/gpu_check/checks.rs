@@ -96,8 +96,8 @@ pub(crate) fn expansions(device: &CudaDevice, factor: usize) -> Result<usize> {
             let mut upload = device.upload(staging)?;
             let mut consumer = Consumer::new(device, bytes + 64)?;
             consumer.write(&vec![0x5a; bytes + 64])?;
-            let (target, stream) = consumer.target(32..32 + bytes)?;
-            upload.expand(&patches, target, stream)?;
+            let target = consumer.target(32..32 + bytes)?;
+            upload.expand(&patches, target)?;
             let mut got = vec![0; bytes + 64];
             consumer.read(&mut got)?;
             wrong += got.iter().zip(&expected).filter(|(a, b)| a != b).count();
@@ -122,8 +122,8 @@ fn time_uploads(device: &CudaDevice, bytes: usize, uploads: usize) -> Result<Dur
     for left in (0..uploads).rev() {
         let mut upload = device.upload(device.stage(bytes)?)?;
         if left == 0 {
-            let (target, stream) = consumer.target(0..4)?;
-            upload.copy_out(0..4, target, stream)?;
+            let target = consumer.target(0..4)?;
+            upload.copy_out(0..4, target)?;
         }
     }
     consumer.synchronize()?;
@@ -148,8 +148,8 @@ fn time_kernel(device: &CudaDevice, sizes: &Sizes, pixels: Pixels) -> Result<f64
     let mut upload = device.upload(device.stage(sizes.upload_bytes)?)?;
     let mut began = Instant::now();
     for run in 0..=sizes.expansions {
-        let (target, stream) = consumer.target(0..bytes)?;
-        upload.expand(&patches, target, stream)?;
+        let target = consumer.target(0..bytes)?;
+        upload.expand(&patches, target)?;
         if run == 0 {
             consumer.synchronize()?;
             began = Instant::now();
@@ -183,8 +183,8 @@ const BLOCKS: u32 = 2048;
 fn step(upload: &mut dyn Upload, consumer: &mut Consumer, bytes: usize, rounds: u32) -> Result<()> {
     let patches = whole(bytes, Pixels::BF16);
     let results = patches.target_bytes().unwrap_or_default();
-    let (target, stream) = consumer.target(0..results)?;
-    upload.expand(&patches, target, stream)?;
+    let target = consumer.target(0..results)?;
+    upload.expand(&patches, target)?;
     consumer.busy(BLOCKS, rounds)
 }
 

@@ -122,10 +122,10 @@ pub(crate) fn transfers(ordinal: u32, count: usize, seed: u64, most: usize) -> R
             let mut sent = sent?;
             let bytes = sent.expected.len();
             let at = round.len() / 2 * place;
-            let (target, stream) = consumers[round.len() % 2].target(at..at + bytes)?;
+            let target = consumers[round.len() % 2].target(at..at + bytes)?;
             match sent.patches {
-                Some(patches) => sent.upload.expand(&patches, target, stream)?,
-                None => sent.upload.copy_out(0..bytes, target, stream)?,
+                Some(patches) => sent.upload.expand(&patches, target)?,
+                None => sent.upload.copy_out(0..bytes, target)?,
             }
             drop(sent.upload);
             round.push(sent.expected);

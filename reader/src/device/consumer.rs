@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::cuda::{DeviceMemory, Stream};
 use super::upload::Shared;
-use super::{ConsumerStream, CudaDevice, DeviceFault, Target};
+use super::{CudaDevice, DeviceFault, Target};
 use crate::error::Result;
 
 /// Output memory and the stream whose order it follows.
@@ -39,13 +39,12 @@ impl Consumer {
         }
     }
 
-    /// A part of the memory, and the stream to go with it.
-    pub fn target(&mut self, range: Range<usize>) -> Result<(Target<'_>, ConsumerStream<'_>)> {
+    /// A part of the memory, in the order of the stream.
+    pub fn target(&mut self, range: Range<usize>) -> Result<Target<'_>> {
         let what = "the range lies outside of the consumer's memory";
         let outside = self.shared.context.error(DeviceFault::Refused { what });
         let (memory, stream) = self.parts()?;
-        let target = memory.target(range).ok_or(outside)?;
-        Ok((target, stream.as_consumer()))
+        memory.target(range, stream).ok_or(outside)
     }
 
     /// Writes the start of the memory in the order of the stream, and waits.

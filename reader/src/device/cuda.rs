@@ -19,7 +19,7 @@ use cudarc::driver::sys;
 
 pub(crate) use self::slot::{Kernels, Slot, time_copies};
 pub(crate) use self::stream::{Fence, Stream};
-use super::{ConsumerStream, DeviceFault, Target};
+use super::{DeviceFault, Target};
 use crate::error::{Error, Result};
 
 /// A pointer of the driver, which takes its handles from any thread.
@@ -264,11 +264,11 @@ impl DeviceMemory {
         self.bytes
     }
 
-    /// A part of it to write to.
-    pub(crate) fn target(&mut self, range: Range<usize>) -> Option<Target<'_>> {
+    /// A part of it to write to in the order of `stream`, if there is that part.
+    pub(crate) fn target(&mut self, range: Range<usize>, stream: &Stream) -> Option<Target<'_>> {
         let bytes = range.end.checked_sub(range.start)?;
         let address = self.address + range.start as u64;
-        (range.end <= self.bytes).then(|| Target::at(address, bytes))
+        (range.end <= self.bytes).then(|| Target::at(address, bytes, stream.handle()))
     }
 }
 
@@ -285,25 +285,16 @@ impl Drop for DeviceMemory {
 }
 
 impl Target<'static> {
-    /// Memory of a device: `bytes` of it at `address`.
+    /// Memory of a device: `bytes` of it at `address`, written in the order of `stream`, which is the driver's handle
+    /// and the runtime's too: `torch.cuda.current_stream().cuda_stream`; 0 is the legacy default stream.
     ///
     /// # Safety
-    /// Until the stream that is given with it has done what it is given, the memory must stay allocated on that very
-    /// device, and nobody else may use it, but in the order of that stream.
+    /// The stream must belong to the primary context of the device that is uploaded to, must not be the handle that
+    /// stands for each thread's own default stream, and must live until the uploads that it is used with are dropped.
+    /// Until it has done what it is given, the memory must stay allocated on that device, and nobody else may use it
+    /// but in the order of the stream.
     #[must_use]
-    pub unsafe fn device(address: u64, bytes: usize) -> Self {
-        Self::at(address, bytes)
-    }
-}
-
-impl ConsumerStream<'static> {
-    /// A stream by the driver's handle, which is the runtime's too: `torch.cuda.current_stream().cuda_stream`.
-    ///
-    /// # Safety
-    /// It must be a stream of that device's primary context, not the one that stands for each thread's own default
-    /// stream, and must not be destroyed before the uploads that it is used with are dropped.
-    #[must_use]
-    pub unsafe fn from_raw(handle: u64) -> Self {
-        Self::at(handle)
+    pub unsafe fn device(address: u64, bytes: usize, stream: u64) -> Self {
+        Self::at(address, bytes, stream)
     }
 }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::process;
 
-use super::{ConsumerStream, Device, DeviceFault, DeviceOptions, Patches, Target, Upload};
+use super::{Device, DeviceFault, DeviceOptions, Patches, Target, Upload};
 use crate::error::{Error, Result};
 use crate::expand::{FloatTable, Pixels, expand_bytes};
 use crate::staging::{Buffer, Staging, StagingRing};
@@ -89,12 +89,7 @@ impl Upload for HostUpload {
         self.staged.len()
     }
 
-    fn expand(
-        &mut self,
-        patches: &Patches,
-        target: Target<'_>,
-        _stream: ConsumerStream<'_>,
-    ) -> Result<()> {
+    fn expand(&mut self, patches: &Patches, target: Target<'_>) -> Result<()> {
         let range = patches.checked(self.staged.len(), target.bytes());
         let source = &self.staged[range.map_err(refused)?];
         let out = host(target)?;
@@ -109,12 +104,7 @@ impl Upload for HostUpload {
         Ok(())
     }
 
-    fn copy_out(
-        &mut self,
-        from: Range<usize>,
-        target: Target<'_>,
-        _stream: ConsumerStream<'_>,
-    ) -> Result<()> {
+    fn copy_out(&mut self, from: Range<usize>, target: Target<'_>) -> Result<()> {
         let what = "the bytes lie outside of the upload, or the target has another size";
         let source = self.staged.get(from).ok_or_else(|| refused(what))?;
         if source.len() != target.bytes() {

@@ -15,6 +15,7 @@ pub(crate) mod pool;
 mod upload;
 
 use std::fmt;
+#[cfg(feature = "cuda")]
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -73,21 +74,11 @@ pub trait Upload: fmt::Debug + Send {
     /// How many bytes there are.
     fn bytes(&self) -> usize;
 
-    /// Expands patches into `target`, in the order of `stream`, and comes back at once.
-    fn expand(
-        &mut self,
-        patches: &Patches,
-        target: Target<'_>,
-        stream: ConsumerStream<'_>,
-    ) -> Result<()>;
+    /// Expands patches into `target`, in the order of its stream, and comes back at once.
+    fn expand(&mut self, patches: &Patches, target: Target<'_>) -> Result<()>;
 
-    /// Copies bytes into `target`, in the order of `stream`, and comes back at once.
-    fn copy_out(
-        &mut self,
-        from: Range<usize>,
-        target: Target<'_>,
-        stream: ConsumerStream<'_>,
-    ) -> Result<()>;
+    /// Copies bytes into `target`, in the order of its stream, and comes back at once.
+    fn copy_out(&mut self, from: Range<usize>, target: Target<'_>) -> Result<()>;
 }
 
 /// Opens `cpu`, `cuda` (which is `cuda:0`) or `cuda:N`.
@@ -159,7 +150,7 @@ impl Patches {
     }
 }
 
-/// Memory of the consumer that is written to.
+/// Memory of the consumer that is written to; on a GPU with the stream whose order it follows.
 #[derive(Debug)]
 pub struct Target<'a>(Place<'a>);
 
@@ -170,6 +161,7 @@ enum Place<'a> {
     Device {
         address: u64,
         bytes: usize,
+        stream: u64,
         borrowed: PhantomData<&'a mut [u8]>,
     },
 }
@@ -181,20 +173,24 @@ impl<'a> Target<'a> {
     }
 
     #[cfg(feature = "cuda")]
-    fn at(address: u64, bytes: usize) -> Self {
+    fn at(address: u64, bytes: usize, stream: u64) -> Self {
         let borrowed = PhantomData;
         Self(Place::Device {
             address,
             bytes,
+            stream,
             borrowed,
         })
     }
 
+    /// Address and stream, if it is a device's.
     #[cfg(feature = "cuda")]
-    fn address(&self) -> Option<u64> {
+    fn on_device(&self) -> Option<(u64, u64)> {
         match &self.0 {
             Place::Host(_) => None,
-            Place::Device { address, .. } => Some(*address),
+            Place::Device {
+                address, stream, ..
+            } => Some((*address, *stream)),
         }
     }
 
@@ -214,33 +210,5 @@ impl<'a> Target<'a> {
             #[cfg(feature = "cuda")]
             Place::Device { .. } => None,
         }
-    }
-}
-
-/// The stream whose order the consumer's memory follows. Host devices have none and ignore it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConsumerStream<'a> {
-    #[cfg(feature = "cuda")]
-    handle: u64,
-    borrowed: PhantomData<&'a ()>,
-}
-
-impl ConsumerStream<'_> {
-    /// The legacy default stream, which PyTorch uses unless told otherwise.
-    pub const DEFAULT: ConsumerStream<'static> = ConsumerStream {
-        #[cfg(feature = "cuda")]
-        handle: 0,
-        borrowed: PhantomData,
-    };
-
-    #[cfg(feature = "cuda")]
-    fn at(handle: u64) -> Self {
-        let borrowed = PhantomData;
-        Self { handle, borrowed }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn handle(self) -> u64 {
-        self.handle
     }
 }

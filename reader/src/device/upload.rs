@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::cuda::{self, Context, Kernels, Slot, Stream};
 use super::pool::{Lent, Pool};
-use super::{ConsumerStream, Device, DeviceFault, DeviceOptions, Patches, Target, Upload};
+use super::{Device, DeviceFault, DeviceOptions, Patches, Target, Upload};
 use crate::error::Result;
 use crate::staging::{Buffer, Staging, StagingRing};
 
@@ -22,8 +22,8 @@ pub struct CudaDevice {
 
 /// What uploads in hand keep alive. The order of fields is the order of their end.
 pub(super) struct Shared {
-    slots: Arc<Pool<Slot>>,
     staging: StagingRing,
+    slots: Arc<Pool<Slot>>,
     pub(super) kernels: Kernels,
     stream: Stream,
     pub(super) context: Arc<Context>,
@@ -116,24 +116,14 @@ impl Upload for CudaUpload {
         self.bytes
     }
 
-    fn expand(
-        &mut self,
-        patches: &Patches,
-        target: Target<'_>,
-        stream: ConsumerStream<'_>,
-    ) -> Result<()> {
+    fn expand(&mut self, patches: &Patches, target: Target<'_>) -> Result<()> {
         self.shared.context.check()?;
         let kernels = &self.shared.kernels;
-        self.slot.expand(kernels, patches, target, stream)
+        self.slot.expand(kernels, patches, target)
     }
 
-    fn copy_out(
-        &mut self,
-        from: Range<usize>,
-        target: Target<'_>,
-        stream: ConsumerStream<'_>,
-    ) -> Result<()> {
+    fn copy_out(&mut self, from: Range<usize>, target: Target<'_>) -> Result<()> {
         self.shared.context.check()?;
-        self.slot.copy_out(from, target, stream)
+        self.slot.copy_out(from, target)
     }
 }

@@ -14,7 +14,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::{Context, DeviceMemory, Fence, Handle, LockedMemory, Stream};
-use crate::device::{ConsumerStream, DeviceFault, Patches, Target};
+use crate::device::{DeviceFault, Patches, Target};
 use crate::error::{Error, Result};
 use crate::expand::{FloatTable, Pixels};
 
@@ -202,6 +202,12 @@ impl Slot {
         self.context.error(DeviceFault::Refused { what })
     }
 
+    /// Address and stream of a target.
+    fn place(&self, target: &Target<'_>) -> Result<(u64, u64)> {
+        let place = target.on_device();
+        place.ok_or_else(|| self.refused("a device writes to its own memory only"))
+    }
+
     /// Waits until nothing uses the memory.
     fn drain(&mut self) -> Result<()> {
         for used in &mut self.uses {
@@ -256,15 +262,14 @@ impl Slot {
     fn put(
         &mut self,
         call: &'static str,
-        stream: ConsumerStream<'_>,
+        stream: u64,
         operation: impl FnOnce(&DeviceMemory, sys::CUstream) -> Result<(), DriverError>,
     ) -> Result<()> {
         let _entered = self.context.enter()?;
-        let handle = stream.handle();
         let known = self
             .uses
             .iter()
-            .position(|used| used.stream == Some(handle));
+            .position(|used| used.stream == Some(stream));
         let kept = || self.uses.iter().position(|used| used.stream.is_none());
         let index = match known.or_else(kept) {
             Some(index) => index,
@@ -277,10 +282,10 @@ impl Slot {
                 self.uses.len() - 1
             }
         };
-        let raw = handle as sys::CUstream;
+        let raw = stream as sys::CUstream;
         self.filled.hold_back(raw)?;
         let used = &mut self.uses[index];
-        used.stream = Some(handle);
+        used.stream = Some(stream);
         let put = operation(&self.memory, raw);
         if let Err(error) = self.context.run(call, put) {
             used.ended.settle(raw);
@@ -295,24 +300,19 @@ impl Slot {
         kernels: &Kernels,
         patches: &Patches,
         target: Target<'_>,
-        stream: ConsumerStream<'_>,
     ) -> Result<()> {
-        let to = target
-            .address()
-            .ok_or_else(|| self.refused("a device writes to its own memory only"))?;
+        let (to, stream) = self.place(&target)?;
         let range = patches
             .checked(self.filled_bytes, target.bytes())
             .map_err(|what| self.refused(what))?;
         if range.is_empty() {
             return Ok(());
         }
-        let Some(tables) = &kernels.tables else {
-            return Err(self.refused("there is no float table to expand with"));
-        };
-        let (kernel, table) = match patches.pixels {
-            Pixels::U8 => return self.copy(range, to, stream),
-            Pixels::F32 => (kernels.expand_f32, &tables.f32),
-            Pixels::BF16 => (kernels.expand_bf16, &tables.bf16),
+        let (kernel, table) = match (patches.pixels, &kernels.tables) {
+            (Pixels::U8, _) => return self.copy(range, to, stream),
+            (_, None) => return Err(self.refused("there is no float table to expand with")),
+            (Pixels::F32, Some(tables)) => (kernels.expand_f32, &tables.f32),
+            (Pixels::BF16, Some(tables)) => (kernels.expand_bf16, &tables.bf16),
         };
         // Four bytes a step: the results of a step are written at once, at their own size's border.
         let step = 4 * patches.pixels.bytes() as u64;
@@ -355,15 +355,8 @@ impl Slot {
     }
 
     /// Copies bytes into the consumer's memory.
-    pub(crate) fn copy_out(
-        &mut self,
-        from: Range<usize>,
-        target: Target<'_>,
-        stream: ConsumerStream<'_>,
-    ) -> Result<()> {
-        let to = target
-            .address()
-            .ok_or_else(|| self.refused("a device writes to its own memory only"))?;
+    pub(crate) fn copy_out(&mut self, from: Range<usize>, target: Target<'_>) -> Result<()> {
+        let (to, stream) = self.place(&target)?;
         if from.start > from.end || from.end > self.filled_bytes || from.len() != target.bytes() {
             return Err(
                 self.refused("the bytes lie outside of the upload, or the target has another size")
@@ -372,7 +365,7 @@ impl Slot {
         self.copy(from, to, stream)
     }
 
-    fn copy(&mut self, from: Range<usize>, to: u64, stream: ConsumerStream<'_>) -> Result<()> {
+    fn copy(&mut self, from: Range<usize>, to: u64, stream: u64) -> Result<()> {
         if from.is_empty() {
             return Ok(());
         }

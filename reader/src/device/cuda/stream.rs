@@ -9,7 +9,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::{Context, DeviceMemory, Handle};
-use crate::device::{ConsumerStream, DeviceFault};
+use crate::device::DeviceFault;
 use crate::error::{Error, Result};
 
 /// A stream of our own, which does not wait for the legacy default stream.
@@ -34,8 +34,8 @@ impl Stream {
         })
     }
 
-    pub(crate) fn as_consumer(&self) -> ConsumerStream<'_> {
-        ConsumerStream::at(self.raw.0 as u64)
+    pub(crate) fn handle(&self) -> u64 {
+        self.raw.0 as u64
     }
 
     /// Waits until everything that was put into it is done.
