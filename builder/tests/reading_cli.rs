@@ -195,7 +195,10 @@ fn read_says_what_is_wrong() {
             &["--batch-size", "4", "--split", "test"][..],
             "no split `test`",
         ),
-        (&["--batch-size", "5", "--world-size", "2"], "`5`"),
+        (
+            &["--batch-size", "5", "--world-size", "2"],
+            "does not divide",
+        ),
         (
             &["--batch-size", "4", "--seed", "1", "--cursor", "CURSOR"],
             "seed",

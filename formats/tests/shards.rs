@@ -324,9 +324,11 @@ fn given_away_patches_make_the_same_shard_and_come_back() {
         .collect();
     let mut writer = ImageShardWriter::new(Vec::new(), &head(1, 2, 3)).unwrap();
     for image in &images {
-        let (patches, memory) = (image.patches.clone(), image.patches.as_ptr());
-        let back = writer.push_owned(image.key, image.grid_thw, image.size, patches);
-        assert_eq!(back.unwrap().as_ptr(), memory);
+        let patches = image.patches.clone();
+        let memory = patches.as_ptr();
+        let pushed = writer.push_owned(image.key, image.grid_thw, image.size, patches);
+        let back = pushed.unwrap();
+        assert_eq!(back.as_ptr(), memory);
     }
     let owned = writer.finish().unwrap();
     let borrowed = image_shard(&head(1, 2, 3), &images);
