@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::budget::Budget;
 use super::early::Early;
+use super::gate::Gate;
 use super::in_flight::InFlight;
 use super::partitions::Halt;
 use super::progress::Progress;
@@ -41,6 +42,7 @@ pub(crate) struct Context {
     pub(crate) pool: rayon::ThreadPool,
     pub(crate) preparers: Preparers,
     pub(crate) buffers: Buffers,
+    pub(crate) gate: Gate,
     pub(crate) budget: Arc<Budget>,
     pub(crate) decode_memory: DecodeMemory,
     pub(crate) in_flight: InFlight,

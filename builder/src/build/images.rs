@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::budget::Permit;
 use super::context::Context;
+use super::gate::OpenAtEnd;
 use super::progress::{Counters, Stage};
 use super::receipts::{ImageReceipts, Rest};
 use super::rejects::Rejected;
@@ -109,6 +110,7 @@ fn fill(
     ));
     let counters = context.progress.counters();
     let mut sink = Sink::<Images>::new(context, partition, rest.clone());
+    let _open = OpenAtEnd(&context.gate);
     for item in rest.items.clone() {
         let Some(waiting) = started.blocking_recv() else {
             break;
@@ -126,13 +128,16 @@ fn fill(
                     size: prepared.size,
                     patches: prepared.patches,
                 };
+                let bytes = row.patches.len() as u64;
                 let used = counters.timed(Stage::Write, || {
                     // First: the shard that ends here knows nothing of this item.
                     sink.make_room(item, &row, receipts)?;
                     sink.read(source);
+                    context.gate.close();
                     sink.push(item, row)
                 })?;
                 context.buffers.give(used);
+                context.gate.written(bytes);
             }
             Err(reject) => {
                 blame.image(image, reject.reason.code())?;
@@ -152,6 +157,11 @@ fn fill(
 
 /// Waits for one item, looking at the stop request all the time.
 fn wait(context: &Context, mut waiting: Waiting) -> Result<Done> {
+    if let Ok(done) = waiting.try_recv() {
+        context.check()?;
+        return done;
+    }
+    context.gate.open();
     loop {
         context.check()?;
         let next = context
@@ -240,11 +250,13 @@ async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Resul
         Ok(probed) => probed,
         Err(reject) => return Ok(rejected(reject, source, permit)),
     };
-    permit.resize(bytes.len() as u64 + probed.patches_bytes());
+    let patches_bytes = probed.patches_bytes();
+    permit.resize(bytes.len() as u64 + patches_bytes);
     let memory = context.decode_memory.acquire(probed.working_bytes).await;
     let (send, outcome) = oneshot::channel();
     let worker = Arc::clone(&context);
     context.pool.spawn(move || {
+        worker.gate.pass(patches_bytes);
         let note = worker.in_flight.note(key);
         let counters = worker.progress.counters();
         let prepared = counters.timed(Stage::Decode, || {
@@ -255,6 +267,9 @@ async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Resul
         });
         // Before the result is known: what a receipt holds is no suspect of a later run.
         drop((note, bytes, memory));
+        if let Ok(prepared) = &prepared {
+            worker.gate.add(prepared.patches.len() as u64);
+        }
         let _ = send.send(prepared);
     });
     match outcome.await {

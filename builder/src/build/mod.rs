@@ -7,6 +7,7 @@ mod budget;
 mod commit;
 mod context;
 pub(crate) mod early;
+mod gate;
 mod images;
 pub(crate) mod in_flight;
 pub mod lock;
@@ -106,6 +107,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         sample_metadata: sink::sample_metadata(setup.text.recipe()),
         preparers: Preparers::new(setup.image_recipe.clone()),
         buffers: context::Buffers::default(),
+        gate: gate::Gate::new(options.threads),
         budget: budget::Budget::new(options.memory_budget_bytes / 2),
         decode_memory: DecodeMemory::new(options.memory_budget_bytes / 2),
         in_flight: notes.in_flight,

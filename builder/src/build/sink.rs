@@ -225,6 +225,8 @@ impl<'a, K: Kind> Sink<'a, K> {
         if self.rest.items.start == end {
             return Ok(());
         }
+        // Decoders need not wait for the disk.
+        self.context.gate.open();
         let open = std::mem::take(&mut self.open);
         let (shard, entries) = match open.writer {
             None => (None, Vec::new()),

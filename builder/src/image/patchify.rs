@@ -51,10 +51,11 @@ pub fn patchify_into(
 ) {
     let side = recipe.patch_size as usize;
     if patches.capacity() < height * width * 3 {
-        // Growing would copy what is overwritten anyway.
-        *patches = Vec::new();
+        // Growing would copy what is overwritten anyway, and fresh memory comes zeroed.
+        *patches = vec![0; height * width * 3];
+    } else {
+        patches.resize(height * width * 3, 0);
     }
-    patches.resize(height * width * 3, 0);
     let rgb = &rgb[..height * width * 3];
     let code = Code::best(side);
     let mut rest = patches.chunks_exact_mut(recipe.patch_bytes());

@@ -82,10 +82,13 @@ unsafe fn patch_avx2(pixels: &[u8], stride: usize, patch: &mut [u8]) {
     // SAFETY: every table is 32 bytes long; line `y + 1` is at most the 16th, of which 48 bytes are
     // read; each of the three planes is 256 bytes long, of which 32 from line `y` on are written.
     unsafe {
-        let table = |plane: usize, third: usize| {
-            _mm256_loadu_si256(SHUFFLES[plane][third].as_ptr().cast::<__m256i>())
-        };
-        let tables = [0, 1, 2].map(|plane| [0, 1, 2].map(|third| table(plane, third)));
+        // Loops, because closures with vector arguments are not inlined into the library's functions.
+        let mut tables = [[_mm256_setzero_si256(); 3]; 3];
+        for (tables, shuffles) in tables.iter_mut().zip(&SHUFFLES) {
+            for (table, shuffle) in tables.iter_mut().zip(shuffles) {
+                *table = _mm256_loadu_si256(shuffle.as_ptr().cast::<__m256i>());
+            }
+        }
         for y in (0..LANE).step_by(2) {
             let third = |third: usize| {
                 let at = pixels.as_ptr().add(y * stride + third * LANE);

@@ -99,7 +99,8 @@ def run(ctx):
             row["image_steps"] = bound_run(ctx, records, count, max_pixels)
             ctx.emit(row)
             print("%s round %d: %s" % (size, number, {
-                k: round(v["per_core_wall"], 1) for k, v in row.items() if "per_core_wall" in (v or {})}), file=sys.stderr)
+                k: round(v["per_core_wall"], 1) for k, v in row.items()
+                if isinstance(v, dict) and "per_core_wall" in v}), file=sys.stderr)
 
 
 def table(rows):
