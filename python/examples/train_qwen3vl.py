@@ -66,7 +66,8 @@ def loss_sum(model: torch.nn.Module, batch: dict[str, Any]) -> torch.Tensor:
     pictures = {name: batch[name] if batch[name].numel() else None for name in ("pixel_values", "image_grid_thw")}
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
     logits = model(**inputs, **pictures).logits[:, :-1].flatten(0, 1)
-    return torch.nn.functional.cross_entropy(logits, batch["labels"][:, 1:].flatten(), ignore_index=-100, reduction="sum")
+    labels = batch["labels"][:, 1:].flatten()
+    return torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
 
 
 def global_batches(reader: stoker.Reader, micro_batches: int) -> Iterator[list[stoker.Batch]]:

@@ -86,7 +86,7 @@ def build(
         if given:
             args.append(f"--{name}")
     trial = [sys.executable, "-m", "stoker"]
-    return json.loads(_stoker.build(args, trial, progress))
+    return parsed(_stoker.build(args, trial, progress))
 
 
 def verify(cache: str | os.PathLike[str], *, deep: bool = False, progress: bool = True) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def verify(cache: str | os.PathLike[str], *, deep: bool = False, progress: bool 
 
     Damage raises nothing: it stands in the report, whose `sound` is then False.
     """
-    return json.loads(_stoker.verify(os.fspath(cache), deep, progress))
+    return parsed(_stoker.verify(os.fspath(cache), deep, progress))
 
 
 def inspect(
@@ -114,12 +114,18 @@ def inspect(
         raise ConfigError("image needs a sample", "give sample or row")
     if row is not None and row < 0:
         raise ConfigError(f"no row `{row}`", "rows count from 0")
-    return json.loads(_stoker.inspect(os.fspath(cache), sample, row, None if image is None else os.fspath(image)))
+    return parsed(_stoker.inspect(os.fspath(cache), sample, row, None if image is None else os.fspath(image)))
 
 
 def stats(cache: str | os.PathLike[str]) -> dict[str, Any]:
     """Distributions of tokens, labels, patches and image sizes, as `stoker stats --json` prints them."""
-    return json.loads(_stoker.stats(os.fspath(cache)))
+    return parsed(_stoker.stats(os.fspath(cache)))
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """One of the native half's JSON objects."""
+    value: dict[str, Any] = json.loads(text)
+    return value
 
 
 def _several(values: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, Union
 
 from . import _stoker, _world
 from ._batch import Batch
+from ._build import parsed
 from .errors import ConfigError, StokerError
 
 Path = Union[str, "os.PathLike[str]"]
@@ -134,7 +135,7 @@ class Reader:
         Taken between two global batches it resumes with any number of ranks and nodes and any batch sizes, and is the
         same on all ranks; taken inside one it resumes in the same geometry only.
         """
-        return json.loads(self._native.cursor())
+        return parsed(self._native.cursor())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the reader was whose state this is. Raises a CursorError if that is not possible here."""
@@ -146,7 +147,7 @@ class Reader:
 
     def stats(self) -> dict[str, Any]:
         """What the reader did and waited for so far."""
-        return json.loads(self._native.stats())
+        return parsed(self._native.stats())
 
     def close(self) -> None:
         """End the reader's threads. Batches that were delivered stay valid."""

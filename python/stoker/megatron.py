@@ -8,6 +8,7 @@ Every pipeline stage reads for itself, on whatever host it is: positions and sam
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ class Batches:
         if tensor_parallel not in ("every", "broadcast"):
             raise ConfigError(f"tensor_parallel is every or broadcast: `{tensor_parallel}`")
         if parallel_state is None:
-            from megatron.core import parallel_state
+            parallel_state = importlib.import_module("megatron.core.parallel_state")
         self._state = parallel_state
         self._align = 2 * parallel_state.get_context_parallel_world_size()
         self._align *= parallel_state.get_tensor_model_parallel_world_size()

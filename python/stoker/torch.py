@@ -15,7 +15,7 @@ from ._reader import Reader
 from .errors import ConfigError
 
 
-class IterableDataset(torch.utils.data.IterableDataset):
+class IterableDataset(torch.utils.data.IterableDataset[dict[str, Any]]):
     """Micro-batches as dicts of tensors: `DataLoader(dataset, batch_size=None)`, num_workers=0.
 
     Takes an open Reader, or what Reader takes; then it is opened at its first use. Each `iter()` gives the rest of

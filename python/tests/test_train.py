@@ -1,4 +1,4 @@
-"""The example trains: killed and resumed it sees the same samples, and its losses are those of Hugging Face's processor."""
+"""The example trains: killed and resumed it sees the same samples, and its losses are those of Hugging Face."""
 
 from __future__ import annotations
 
