@@ -91,30 +91,34 @@ class Reader:
             raise ConfigError(f"NumPy has no arrays on `{device}`", 'add tensors="torch"')
         self._device = device
         self._split = split
-        self._native = _stoker.Reader(
-            {
-                "caches": _weighted(cache),
-                "split": split,
-                "global_batch_size": global_batch_size,
-                "micro_batch_size": micro_batch_size,
-                **self._world._asdict(),
-                "seed": seed,
-                "shuffle": shuffle,
-                "tail": tail,
-                "last": last,
-                "placement": _placed(placement),
-                "dtype": dtype,
-                "layout": layout,
-                "multiple_of": multiple_of,
-                "position_pad": position_pad,
-                "prefetch_bytes": None if prefetch_bytes is None else str(prefetch_bytes),
-                "prefetch_batches": prefetch_batches,
-                "threads": threads,
-                "backend": backend,
-                "verify": verify,
-                "sample_ids": sample_ids,
-            }
-        )
+        options = {
+            "caches": _weighted(cache),
+            "split": split,
+            "global_batch_size": global_batch_size,
+            "micro_batch_size": micro_batch_size,
+            **self._world._asdict(),
+            "seed": seed,
+            "shuffle": shuffle,
+            "tail": tail,
+            "last": last,
+            "placement": _placed(placement),
+            "dtype": dtype,
+            "layout": layout,
+            "multiple_of": multiple_of,
+            "position_pad": position_pad,
+            "prefetch_bytes": None if prefetch_bytes is None else str(prefetch_bytes),
+            "prefetch_batches": prefetch_batches,
+            "threads": threads,
+            "backend": backend,
+            "verify": verify,
+            "sample_ids": sample_ids,
+        }
+        try:
+            self._native = _stoker.Reader(options)
+        except TypeError as error:
+            # The native half names the field; people know it as an argument and want to see what they gave.
+            name = str(error).rpartition(".")[2]
+            raise ConfigError(f"{name} cannot be `{options.get(name)!r}`") from error
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the epoch, from where the reader is."""

@@ -194,6 +194,8 @@ def test_wrong_states_are_told_apart(cache: Path, tmp_path: Path, build_options:
         ({"cache": []}, "caches"),
         ({"device": "cuda:0"}, "NumPy"),
         ({"rank": 1}, "rank"),
+        ({"global_batch_size": "4"}, "global_batch_size cannot be `'4'`"),
+        ({"micro_batch_size": -1}, "micro_batch_size cannot be `-1`"),
     ],
 )
 def test_wrong_options_are_named(cache: Path, options: dict, words: str) -> None:
