@@ -43,7 +43,9 @@ need_build_tools() {
 # Builds the optimised binary and leaves its path in $stoker. Prints cargo's output only if it fails.
 build_stoker() {
     say "building stoker (the first build takes some minutes)"
-    (cd "$root" && CARGO_TARGET_DIR=$target cargo build --release --locked --quiet -p stoker-builder)
+    # Both packages, because the Python one asks a shared dependency for one feature more: built one after the other,
+    # everything above that dependency would be compiled twice.
+    (cd "$root" && CARGO_TARGET_DIR=$target cargo build --release --locked --quiet -p stoker-builder -p stoker-python)
     # shellcheck disable=SC2034
     stoker=$target/release/stoker
 }

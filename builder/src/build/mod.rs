@@ -208,6 +208,7 @@ fn find_crashers(setup: &Setup, options: &BuildOptions) -> Result<BTreeSet<Image
         &setup.source,
         setup.runtime.handle(),
         &suspects,
+        options.trial_program.as_deref(),
     )?;
     if !guilty.is_empty() {
         crashers.extend(guilty);

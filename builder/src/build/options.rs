@@ -1,5 +1,6 @@
 //! Everything a build can be told, in one typed struct with documented defaults.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -63,6 +64,9 @@ pub struct BuildOptions {
     pub allowed_buckets: Vec<String>,
     /// How long to wait for a source, and how often to try.
     pub deadlines: Deadlines,
+    /// Program and first arguments of the child that tries an image; none runs this program, which must then be
+    /// `stoker` itself.
+    pub trial_program: Option<Vec<OsString>>,
     /// Drops an unfinished build of something else.
     pub restart: bool,
     /// After the commit, removes the folders of earlier plans.

@@ -1,13 +1,13 @@
 //! Tries images that were in preparation when a process died, each in a child process of its own.
 //!
-//! The child is this same program; if a signal ends it, or it does not answer in time, the image is
+//! The child is this same program, or what the options name where this program is not `stoker`; if a signal ends it, or it does not answer in time, the image is
 //! guilty. Whatever the child says about an image that it survives is not kept: the image is then
 //! prepared again like any other.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -31,12 +31,20 @@ pub(crate) fn find_crashers(
     source: &Source,
     handle: &Handle,
     suspects: &BTreeSet<ImageKey>,
+    program: Option<&[OsString]>,
 ) -> Result<BTreeSet<ImageKey>> {
     let mut guilty = BTreeSet::new();
     if suspects.is_empty() {
         return Ok(guilty);
     }
-    let program = std::env::current_exe().map_err(Error::io("find", "stoker"))?;
+    let program = match program {
+        Some(program) => program.to_vec(),
+        None => vec![
+            std::env::current_exe()
+                .map_err(Error::io("find", "stoker"))?
+                .into(),
+        ],
+    };
     for (image, planned) in (0..).zip(&plan.images) {
         if !suspects.contains(&planned.key) {
             continue;
@@ -56,10 +64,15 @@ pub(crate) fn find_crashers(
 }
 
 /// Whether preparing `bytes` ends a child process by a signal or never ends.
-fn crashes(program: &Path, recipe: &ImageRecipe, bytes: &[u8]) -> Result<bool> {
+fn crashes(program: &[OsString], recipe: &ImageRecipe, bytes: &[u8]) -> Result<bool> {
+    let (program, first) = program.split_first().ok_or_else(|| Error::Usage {
+        what: "no program tries images".into(),
+        hint: "name one, or leave it to the builder".into(),
+    })?;
     let fault = Error::io("try an image with", program);
     let recipe = serde_json::to_string(recipe).unwrap_or_default();
     let started = Command::new(program)
+        .args(first)
         .args(["try-image", "--recipe", &recipe])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

@@ -14,6 +14,8 @@ use std::ffi::OsString;
 
 use clap::Parser;
 
+pub use build::build_options;
+
 use crate::error::Result;
 use args::{Cli, Command};
 

@@ -133,6 +133,9 @@ impl<'a> Partition<'a> {
             let Some(file) = shard.and_then(|entry| self.intact(side.folder, name, entry)) else {
                 continue;
             };
+            if progress.stopped() {
+                return;
+            }
             if let Some((what, rows)) = self.check_shard(side, ordinal, &file) {
                 let lost = match side.folder {
                     Folder::Text(_) => rows,

@@ -84,7 +84,7 @@ fn compare(
             .min(usize::try_from(wanted).unwrap_or(READ_BYTES))
             .max(1)
     ];
-    loop {
+    while !progress.stopped() {
         match input.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => {

@@ -18,6 +18,7 @@ use rayon::prelude::*;
 use stoker_formats::{FileName, ImageIndex, MANIFEST_NAME, SampleIndex};
 use stoker_reader::{CacheFile, CacheFiles};
 
+use crate::build::Stop;
 use crate::error::Result;
 use progress::Progress;
 pub use report::{Damage, Fault, Note, NoteKind, Report};
@@ -54,11 +55,19 @@ struct Indexes {
 /// If there is no cache, it is of a newer major version, or its folder cannot be read. Damage is no error but stands in
 /// the report.
 pub fn verify(root: &Path, deep: bool, show: bool) -> Result<Report> {
+    verify_until(root, deep, show, &Stop::default())
+}
+
+/// The same, until `stop` is requested.
+///
+/// # Errors
+/// As [`verify`], and [`Error::Interrupted`](crate::Error::Interrupted).
+pub fn verify_until(root: &Path, deep: bool, show: bool, stop: &Stop) -> Result<Report> {
     let files = match CacheFiles::open(root) {
         Ok(files) => files,
         Err(error) => return unreadable_manifest(root, deep, error),
     };
-    let progress = Progress::new(show, work_bytes(&files, deep));
+    let progress = Progress::new(show, work_bytes(&files, deep), stop.clone());
     let mut findings = files::check(&files, &progress);
     let damaged: BTreeSet<CacheFileKey> = findings.iter().map(|found| key(&found.file)).collect();
     let partitions: Vec<u32> = (0..files.partitions()).collect();
@@ -80,6 +89,8 @@ pub fn verify(root: &Path, deep: bool, show: bool) -> Result<Report> {
         }
     }
     progress.finish();
+    // What was left out after a request is no finding: there is no report then.
+    stop.check()?;
     let notes = foreign::find(&files)?;
     let mut report = report::make(&files, deep, findings, notes);
     count_splits(&files, &sums, &mut report);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::build::Stop;
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Between two lines where stderr is no terminal.
@@ -20,11 +21,12 @@ pub(super) struct Progress {
     done: AtomicU64,
     start: Instant,
     last_line: Mutex<Instant>,
+    stop: Stop,
 }
 
 impl Progress {
-    /// Of `total` bytes; seen only if `show`.
-    pub(super) fn new(show: bool, total: u64) -> Self {
+    /// Of `total` bytes until `stop`; seen only if `show`.
+    pub(super) fn new(show: bool, total: u64, stop: Stop) -> Self {
         let target = if show {
             ProgressDrawTarget::stderr()
         } else {
@@ -42,7 +44,13 @@ impl Progress {
             done: AtomicU64::new(0),
             start: Instant::now(),
             last_line: Mutex::new(Instant::now()),
+            stop,
         }
+    }
+
+    /// Whether the rest may be left out, because nobody will see the report.
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.check().is_err()
     }
 
     /// Counts bytes that were read.

@@ -1,0 +1,127 @@
+//! `build`, `verify`, `inspect` and `stats` for Python: the command's arguments in, the command's JSON out.
+//!
+//! Owns no option and no default of its own, so that the package and the command cannot differ.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use serde::Serialize;
+use stoker_builder::build::{self as building, Progress, Stop};
+use stoker_builder::{
+    Error, Result, cli, inspect as inspecting, stats as statistics, verify as verifying,
+};
+use stoker_reader::{Cache, CacheFiles};
+
+use crate::errors::builder_error;
+use crate::wait::interruptible;
+
+/// Builds a cache as `stoker build` with `args` does; `trial` is the command of a child that tries images.
+#[pyfunction]
+#[pyo3(signature = (args, trial, progress))]
+pub(crate) fn build(
+    py: Python<'_>,
+    args: Vec<OsString>,
+    trial: Vec<OsString>,
+    progress: bool,
+) -> PyResult<String> {
+    let (mut options, dry_run) = cli::build_options(args).map_err(builder_error)?;
+    options.trial_program = Some(trial);
+    let stop = Stop::default();
+    let asked = stop.clone();
+    answer(py, &stop, move || {
+        let shown = if progress {
+            Progress::on_stderr(options.threads)
+        } else {
+            Progress::silent(options.threads)
+        };
+        if dry_run {
+            json(&building::plan(&options, &asked, &shown)?)
+        } else {
+            json(&building::build(&options, &asked, &shown)?)
+        }
+    })
+}
+
+/// Checks a cache as `stoker verify` does. Damage stands in the report.
+#[pyfunction]
+#[pyo3(signature = (cache, deep, progress))]
+pub(crate) fn verify(
+    py: Python<'_>,
+    cache: PathBuf,
+    deep: bool,
+    progress: bool,
+) -> PyResult<String> {
+    let stop = Stop::default();
+    let asked = stop.clone();
+    answer(py, &stop, move || {
+        json(&verifying::verify_until(&cache, deep, progress, &asked)?)
+    })
+}
+
+/// Shows a cache, or one sample of it, as `stoker inspect` does.
+#[pyfunction]
+#[pyo3(signature = (cache, sample, row, image))]
+pub(crate) fn inspect(
+    py: Python<'_>,
+    cache: PathBuf,
+    sample: Option<String>,
+    row: Option<u64>,
+    image: Option<PathBuf>,
+) -> PyResult<String> {
+    answer(py, &Stop::default(), move || {
+        if sample.is_none() && row.is_none() {
+            return json(&inspecting::summarise(&CacheFiles::open(&cache)?));
+        }
+        let cache = Cache::open(&cache)?;
+        let place = match (&sample, row) {
+            (Some(id), _) => inspecting::find(&cache, id)?,
+            (None, row) => inspecting::locate(&cache, row.unwrap_or_default())?,
+        };
+        let pictures = match &image {
+            Some(path) => Some(inspecting::write_pictures(&cache, place, path)?),
+            None => None,
+        };
+        json(&Shown {
+            sample: inspecting::view(&cache, place)?,
+            pictures,
+        })
+    })
+}
+
+/// Counts over a cache as `stoker stats` does.
+#[pyfunction]
+#[pyo3(signature = (cache))]
+pub(crate) fn stats(py: Python<'_>, cache: PathBuf) -> PyResult<String> {
+    answer(py, &Stop::default(), move || {
+        json(&statistics::stats(&cache)?)
+    })
+}
+
+/// The command `stoker` with these arguments, the program's name first; gives its exit code.
+#[pyfunction]
+#[pyo3(signature = (args))]
+pub(crate) fn main(py: Python<'_>, args: Vec<OsString>) -> u8 {
+    py.detach(|| cli::run(args))
+}
+
+/// A sample, and the pictures that were written of it.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    sample: inspecting::SampleView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pictures: Option<Vec<PathBuf>>,
+}
+
+fn answer(
+    py: Python<'_>,
+    stop: &Stop,
+    work: impl FnOnce() -> Result<String> + Send + 'static,
+) -> PyResult<String> {
+    interruptible(py, stop, work)?.map_err(builder_error)
+}
+
+fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::io("write", "a report")(error.into()))
+}

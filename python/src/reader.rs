@@ -1,0 +1,243 @@
+//! The reader for Python.
+//!
+//! Owns the waiting. Invariant: the reader's lock is only ever taken without the interpreter's, and for a tenth of a
+//! second at most; in a fork of the process that opened the reader it is not taken at all.
+
+use std::process;
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use serde_json::json;
+use stoker_builder::build::options::parse_bytes;
+use stoker_reader::{
+    CacheOptions, Cursor, Error, Held, Layout, OrderOptions, Pixels, Placement, ReaderOptions,
+    Stats, Step, WorldSizes,
+};
+
+use crate::batch::Batch;
+use crate::errors::{ConfigError, reader_error};
+use crate::wait::SIGNAL_CHECK;
+
+/// What `stoker.Reader` passes on.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Options {
+    caches: Vec<(std::path::PathBuf, Option<f64>)>,
+    split: String,
+    global_batch_size: u32,
+    micro_batch_size: u32,
+    rank: u32,
+    world_size: u32,
+    node_rank: u32,
+    num_nodes: u32,
+    seed: u64,
+    shuffle: String,
+    tail: String,
+    last: String,
+    placement: Option<Vec<Vec<(u32, u32)>>>,
+    dtype: String,
+    layout: String,
+    multiple_of: usize,
+    position_pad: i64,
+    prefetch_bytes: Option<String>,
+    prefetch_batches: Option<u64>,
+    threads: Option<usize>,
+    backend: Option<String>,
+    verify: String,
+    sample_ids: bool,
+}
+
+impl Options {
+    fn read(self) -> PyResult<ReaderOptions> {
+        let mut options = ReaderOptions::new("", self.global_batch_size);
+        options.caches = self
+            .caches
+            .into_iter()
+            .map(|(path, weight)| CacheOptions { path, weight })
+            .collect();
+        options.split = self.split;
+        options.world = WorldSizes {
+            rank: self.rank,
+            world_size: self.world_size,
+            node_rank: self.node_rank,
+            num_nodes: self.num_nodes,
+            micro_batch_size: self.micro_batch_size,
+            global_batch_size: self.global_batch_size,
+        };
+        options.order = OrderOptions {
+            seed: self.seed,
+            shuffle: choice(&self.shuffle)?,
+            tail: choice(&self.tail)?,
+            last: choice(&self.last)?,
+        };
+        if let Some(nodes) = self.placement {
+            let held = |(cache, partition)| Held { cache, partition };
+            let nodes: Vec<Vec<Held>> = nodes
+                .into_iter()
+                .map(|node| node.into_iter().map(held).collect())
+                .collect();
+            options.placement =
+                Placement::new(&nodes).map_err(|error| reader_error(error.into()))?;
+        }
+        options.layout = match choice(&self.layout)? {
+            Layout::Padded { .. } => Layout::Padded {
+                multiple_of: self.multiple_of,
+            },
+            Layout::Packed => Layout::Packed,
+        };
+        options.pixels = pixels(&self.dtype)?;
+        options.position_pad = self.position_pad;
+        options.sample_ids = self.sample_ids;
+        if let Some(bytes) = self.prefetch_bytes {
+            options.prefetch_bytes = Some(parse_bytes(&bytes).map_err(refused)?);
+        }
+        options.prefetch_batches = self.prefetch_batches.unwrap_or(options.prefetch_batches);
+        options.threads = self.threads.unwrap_or(options.threads);
+        if let Some(backend) = self.backend {
+            options.backend = choice(&backend)?;
+        }
+        options.verify = choice(&self.verify)?;
+        Ok(options)
+    }
+}
+
+fn choice<T: FromStr<Err: ToString>>(name: &str) -> PyResult<T> {
+    name.parse()
+        .map_err(|error: T::Err| refused(error.to_string()))
+}
+
+fn pixels(name: &str) -> PyResult<Pixels> {
+    [Pixels::U8, Pixels::F32, Pixels::BF16]
+        .into_iter()
+        .find(|pixels| pixels.name() == name)
+        .ok_or_else(|| refused(format!("dtype is uint8, float32 or bfloat16, not `{name}`")))
+}
+
+fn refused(what: String) -> PyErr {
+    ConfigError::new_err((what, None::<String>))
+}
+
+/// A reader of one rank.
+#[pyclass(frozen, module = "stoker._stoker")]
+pub(crate) struct Reader {
+    reader: Mutex<Option<stoker_reader::Reader>>,
+    opened_by: u32,
+}
+
+impl Reader {
+    /// Does `work` with the reader, without the interpreter's lock.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl Send + FnOnce(&mut stoker_reader::Reader) -> stoker_reader::Result<T>,
+    ) -> PyResult<T> {
+        if process::id() != self.opened_by {
+            return Err(reader_error(Error::Forked {
+                what: "the reader",
+                pid: self.opened_by,
+            }));
+        }
+        py.detach(|| {
+            let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            reader.as_mut().map(work)
+        })
+        .ok_or_else(|| refused("the reader is closed".into()))?
+        .map_err(reader_error)
+    }
+}
+
+#[pymethods]
+impl Reader {
+    #[new]
+    fn new(py: Python<'_>, options: Options) -> PyResult<Self> {
+        let options = options.read()?;
+        let reader = py
+            .detach(|| stoker_reader::Reader::open(options))
+            .map_err(reader_error)?;
+        Ok(Self {
+            reader: Mutex::new(Some(reader)),
+            opened_by: process::id(),
+        })
+    }
+
+    /// The next batch, or none where an epoch ends.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+        loop {
+            match self.with(py, |reader| reader.next_batch(Some(SIGNAL_CHECK)))? {
+                Step::Batch(batch) => return Ok(Some(Batch::new(batch, self.opened_by))),
+                Step::EpochEnd => return Ok(None),
+                Step::TimedOut => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Micro-batches of an epoch.
+    fn epoch_batches(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |reader| Ok(reader.epoch_batches()))
+    }
+
+    /// Epoch and position of the next batch.
+    fn place(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.with(py, |reader| reader.cursor().map(|cursor| cursor.at()))
+            .map(|at| (at.epoch, at.position))
+    }
+
+    /// The cursor, as JSON.
+    fn cursor(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |reader| reader.cursor().map(|cursor| cursor.to_json()))
+    }
+
+    /// Goes on at a cursor.
+    fn restore(&self, py: Python<'_>, cursor: &str) -> PyResult<()> {
+        self.with(py, |reader| reader.restore(&Cursor::from_json(cursor)?))
+    }
+
+    /// Goes on after so many samples of all ranks.
+    fn seek(&self, py: Python<'_>, consumed_samples: u64) -> PyResult<()> {
+        self.with(py, |reader| reader.seek(consumed_samples))
+    }
+
+    /// What was measured, as JSON.
+    fn stats(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |reader| reader.stats())
+            .map(|stats| text(&stats))
+    }
+
+    /// Ends the reader's threads.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if process::id() == self.opened_by {
+            py.detach(|| {
+                let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+                drop(reader.take());
+            });
+        }
+        Ok(())
+    }
+}
+
+fn text(stats: &Stats) -> String {
+    let slow_reads = stats.slow_reads.iter();
+    let slow_reads = slow_reads.map(|read| json!({"path": read.path, "seconds": read.seconds}));
+    json!({
+        "batches": stats.batches,
+        "wait_ratio": stats.wait_ratio,
+        "wait_seconds": stats.wait_seconds,
+        "last_wait_seconds": stats.last_wait_seconds,
+        "first_batch_seconds": stats.first_batch_seconds,
+        "limit": stats.limit.name(),
+        "sample_bytes": stats.sample_bytes,
+        "image_bytes": stats.image_bytes,
+        "read_seconds": stats.read_seconds,
+        "assemble_seconds": stats.assemble_seconds,
+        "budget_seconds": stats.budget_seconds,
+        "idle_seconds": stats.idle_seconds,
+        "queued": stats.queued,
+        "bytes_in_flight": stats.bytes_in_flight,
+        "peak_bytes_in_flight": stats.peak_bytes_in_flight,
+        "anonymous_bytes": stats.anonymous_bytes,
+        "file_bytes": stats.file_bytes,
+        "slow_reads": slow_reads.collect::<Vec<_>>(),
+    })
+    .to_string()
+}

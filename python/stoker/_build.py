@@ -1,0 +1,134 @@
+"""The builder from Python: the options of the command `stoker`, with underscores, and its JSON as dicts.
+
+Owns nothing but the spelling: defaults and checks are the command's own, so that both always mean the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import _stoker
+from .errors import ConfigError
+
+
+def build(
+    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    image_root: str | os.PathLike[str] | None = None,
+    schema: str | None = None,
+    image_tag: str | None = None,
+    profile: str | None = None,
+    transformers: int | None = None,
+    min_pixels: int | None = None,
+    max_pixels: int | None = None,
+    max_tokens: int | None = None,
+    overlong: str | None = None,
+    label_rule: str | None = None,
+    seed: int | None = None,
+    partitions: int | None = None,
+    shard_bytes: int | str | None = None,
+    split: Mapping[str, str | float] | Iterable[str] | None = None,
+    on_reject: str | None = None,
+    max_rejects: int | str | None = None,
+    threads: int | None = None,
+    memory_budget: int | str | None = None,
+    s3_endpoint: str | None = None,
+    allow_bucket: str | Iterable[str] | None = None,
+    restart: bool = False,
+    prune: bool = False,
+    dry_run: bool = False,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Build a cache, or go on with an unfinished build of the same thing, and give what `stoker build --json` prints.
+
+    The arguments are the command's options (`stoker build --help`); None takes the command's default. `split` is
+    a mapping of names to shares (0.005 or "0.5%") or a list of "NAME=SHARE". `progress` shows a line on stderr.
+    Ctrl-C stops the build; what is done stays, and the same call goes on.
+    """
+    # One word for each, so that a value that begins with a dash is a value.
+    args = [f"--input={source}" for source in _several(input)]
+    options = {
+        "model": model,
+        "output": output,
+        "image-root": image_root,
+        "schema": schema,
+        "image-tag": image_tag,
+        "profile": profile,
+        "transformers": transformers,
+        "min-pixels": min_pixels,
+        "max-pixels": max_pixels,
+        "max-tokens": max_tokens,
+        "overlong": overlong,
+        "label-rule": label_rule,
+        "seed": seed,
+        "partitions": partitions,
+        "shard-bytes": shard_bytes,
+        "on-reject": on_reject,
+        "max-rejects": max_rejects,
+        "threads": threads,
+        "memory-budget": memory_budget,
+        "s3-endpoint": s3_endpoint,
+    }
+    for name, value in options.items():
+        if value is not None:
+            args.append(f"--{name}={value if isinstance(value, (int, str)) else os.fspath(value)}")
+    if isinstance(split, Mapping):
+        split = [f"{name}={share}" for name, share in split.items()]
+    args += [f"--split={share}" for share in _several(split or [])]
+    args += [f"--allow-bucket={bucket}" for bucket in _several(allow_bucket or [])]
+    for name, given in {"restart": restart, "prune": prune, "dry-run": dry_run}.items():
+        if given:
+            args.append(f"--{name}")
+    trial = [sys.executable, "-m", "stoker"]
+    return parsed(_stoker.build(args, trial, progress))
+
+
+def verify(cache: str | os.PathLike[str], *, deep: bool = False, progress: bool = True) -> dict[str, Any]:
+    """Check a cache and give what `stoker verify --json` prints.
+
+    Damage raises nothing: it stands in the report, whose `sound` is then False.
+    """
+    return parsed(_stoker.verify(os.fspath(cache), deep, progress))
+
+
+def inspect(
+    cache: str | os.PathLike[str],
+    *,
+    sample: str | None = None,
+    row: int | None = None,
+    image: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """What a cache holds or, with `sample` (its id) or `row` (its number), one sample of it.
+
+    `image` writes the sample's picture back from its patches as a PNG file, as `stoker inspect` does.
+    """
+    if sample is not None and row is not None:
+        raise ConfigError("sample and row both name a sample", "give one of them")
+    if image is not None and sample is None and row is None:
+        raise ConfigError("image needs a sample", "give sample or row")
+    if row is not None and row < 0:
+        raise ConfigError(f"no row `{row}`", "rows count from 0")
+    return parsed(_stoker.inspect(os.fspath(cache), sample, row, None if image is None else os.fspath(image)))
+
+
+def stats(cache: str | os.PathLike[str]) -> dict[str, Any]:
+    """Distributions of tokens, labels, patches and image sizes, as `stoker stats --json` prints them."""
+    return parsed(_stoker.stats(os.fspath(cache)))
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """One of the native half's JSON objects."""
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+def _several(values: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+    if isinstance(values, (str, os.PathLike)):
+        values = [values]
+    return [os.fspath(value) for value in values]

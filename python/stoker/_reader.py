@@ -1,0 +1,211 @@
+"""The reader: deterministic, elastic, resumable batches for one rank.
+
+Owns the argument spelling and the iterator protocol; what is in a batch, and in which order, is the native half's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Union
+
+from . import _stoker, _world
+from ._batch import Batch
+from ._build import parsed
+from .errors import ConfigError, StokerError
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+class Reader:
+    """Reads one rank's micro-batches of a cache, or of a mixture of caches.
+
+    cache               a cache's folder, a list of them (each counts by its size), or a mapping of folders to weights
+    global_batch_size   samples of one optimiser step over all ranks; a multiple of world_size * micro_batch_size
+    micro_batch_size    samples that this rank gets at a time
+    split               the split to read
+    rank, world_size    this data-parallel rank and their number; by default what torchrun says, else one
+    node_rank, num_nodes  the same of nodes; by default torchrun's if the ranks are
+    seed                seed of the order
+    shuffle             "full", "shard" or "none"
+    tail                "even": equal shares of each partition; "all": every sample exactly once
+    last                what becomes of an epoch's short last batch: "drop", "pad" or "error"
+    placement           what each node holds, if not everything: a list for each node of partitions, or of pairs
+                        (cache's place in the list, partition)
+    device              where torch tensors go: "cpu", or "cuda:N"
+    dtype               of pixel_values: "float32" (bit-exact), "bfloat16", or "uint8" for the patches as stored
+    layout              "padded": a row a sample, padded right; "packed": one row with cu_seqlens
+    multiple_of         padded rows have a multiple of so many tokens
+    position_pad        position ids of padding: 0 as transformers 5, 1 as transformers 4
+    prefetch_bytes      bound on bytes read ahead, such as 1 << 30 or "1GiB"; by default 2 GiB, or an eighth of the
+                        memory if that is less
+    prefetch_batches    bound on batches read ahead; 0 makes each when it is asked for
+    threads             threads that read and put together
+    backend             how files are read: "pread", "direct" (past the page cache) or "mmap" (fast, but a file that
+                        shrinks meanwhile ends the process)
+    verify              "first-read", "always" or "off": when rows are compared with their checksums
+    sample_ids          whether batches carry the ids of their samples
+    tensors             "torch", "numpy", or "auto": torch if it was imported before the reader was opened
+
+    A reader goes on for ever: each `for` loop over it ends with an epoch, and the next one begins the next epoch.
+    A loop that is left early goes on where it stopped, and so does a reader with the state of another.
+    """
+
+    def __init__(
+        self,
+        cache: Path | Iterable[Path] | Mapping[Path, float],
+        *,
+        global_batch_size: int,
+        micro_batch_size: int,
+        split: str = "train",
+        rank: int | None = None,
+        world_size: int | None = None,
+        node_rank: int | None = None,
+        num_nodes: int | None = None,
+        seed: int = 0,
+        shuffle: str = "full",
+        tail: str = "even",
+        last: str = "drop",
+        placement: Sequence[Iterable[int | tuple[int, int]]] | None = None,
+        device: str = "cpu",
+        dtype: str = "float32",
+        layout: str = "padded",
+        multiple_of: int = 1,
+        position_pad: int = 0,
+        prefetch_bytes: int | str | None = None,
+        prefetch_batches: int | None = None,
+        threads: int | None = None,
+        backend: str | None = None,
+        verify: str = "first-read",
+        sample_ids: bool = False,
+        tensors: str = "auto",
+    ) -> None:
+        self._world = _world.find(rank, world_size, node_rank, num_nodes)
+        if tensors not in ("auto", "torch", "numpy"):
+            raise ConfigError(f"tensors are auto, torch or numpy: `{tensors}`")
+        self._torch = tensors == "torch" or (tensors == "auto" and sys.modules.get("torch") is not None)
+        if device != "cpu" and not self._torch:
+            raise ConfigError(f"NumPy has no arrays on `{device}`", 'add tensors="torch"')
+        self._device = device
+        self._split = split
+        options = {
+            "caches": _weighted(cache),
+            "split": split,
+            "global_batch_size": global_batch_size,
+            "micro_batch_size": micro_batch_size,
+            **self._world._asdict(),
+            "seed": seed,
+            "shuffle": shuffle,
+            "tail": tail,
+            "last": last,
+            "placement": _placed(placement),
+            "dtype": dtype,
+            "layout": layout,
+            "multiple_of": multiple_of,
+            "position_pad": position_pad,
+            "prefetch_bytes": None if prefetch_bytes is None else str(prefetch_bytes),
+            "prefetch_batches": prefetch_batches,
+            "threads": threads,
+            "backend": backend,
+            "verify": verify,
+            "sample_ids": sample_ids,
+        }
+        try:
+            self._native = _stoker.Reader(options)
+        except TypeError as error:
+            # The native half names the field; people know it as an argument and want to see what they gave.
+            name = str(error).rpartition(".")[2]
+            raise ConfigError(f"{name} cannot be `{options.get(name)!r}`") from error
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rest of the epoch, from where the reader is."""
+        return _Epoch(self)
+
+    def __len__(self) -> int:
+        """Micro-batches that this rank gets in an epoch."""
+        return self._native.epoch_batches()
+
+    def next(self) -> Batch | None:
+        """The next batch, or None where an epoch ends; the call after that begins the next epoch."""
+        native = self._native.next()
+        return None if native is None else Batch(native, self._torch, self._device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the reader is, as at most 1 KiB of plain data: what was delivered, not what was read ahead.
+
+        Taken between two global batches it resumes with any number of ranks and nodes and any batch sizes, and is the
+        same on all ranks; taken inside one it resumes in the same geometry only.
+        """
+        return parsed(self._native.cursor())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the reader was whose state this is. Raises a CursorError if that is not possible here."""
+        self._native.restore(json.dumps(dict(state)))
+
+    def seek(self, consumed_samples: int) -> None:
+        """Go on after so many samples of all ranks, for trainers that keep only a counter."""
+        self._native.seek(consumed_samples)
+
+    def stats(self) -> dict[str, Any]:
+        """What the reader did and waited for so far."""
+        return parsed(self._native.stats())
+
+    def close(self) -> None:
+        """End the reader's threads. Batches that were delivered stay valid."""
+        self._native.close()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a stoker.Reader stays in the process that opened it; send its state_dict() and open another")
+
+    def __repr__(self) -> str:
+        who = f"rank {self._world.rank} of {self._world.world_size}"
+        try:
+            where = "epoch {}, position {}".format(*self._native.place())
+        except StokerError as error:
+            where = error.message
+        return f"<stoker.Reader of split {self._split}, {who}: {where}>"
+
+
+class _Epoch:
+    """One loop over a reader: once it has ended it stays ended, whatever the reader does after."""
+
+    __slots__ = ("_ended", "_reader")
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._ended = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = None if self._ended else self._reader.next()
+        if batch is None:
+            self._ended = True
+            raise StopIteration
+        return batch
+
+
+def _weighted(cache: Path | Iterable[Path] | Mapping[Path, float]) -> list[tuple[str, float | None]]:
+    if isinstance(cache, (str, os.PathLike)):
+        return [(os.fspath(cache), None)]
+    if isinstance(cache, Mapping):
+        return [(os.fspath(path), float(weight)) for path, weight in cache.items()]
+    return [(os.fspath(path), None) for path in cache]
+
+
+def _placed(placement: Sequence[Iterable[int | tuple[int, int]]] | None) -> list[list[tuple[int, int]]] | None:
+    if placement is None:
+        return None
+    return [[(0, held) if isinstance(held, int) else held for held in node] for node in placement]
