@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::expand::{FloatTable, Pixels, expand_bytes};
 use crate::model::Model;
 use crate::open_files::FileId;
-use crate::rows::{Rows, SampleText};
+use crate::rows::Rows;
+use crate::sample_text::SampleText;
 use crate::unit::Unit;
 
 /// How batches look.

@@ -10,7 +10,8 @@ use crate::expand::Pixels;
 use crate::io::Backend;
 use crate::options::OrderOptions;
 use crate::placement::Placement;
-use crate::rows::Verify;
+
+use crate::verify::Verify;
 use crate::world::WorldSizes;
 
 /// The most bytes that are prepared ahead by default.

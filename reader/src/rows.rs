@@ -4,7 +4,6 @@
 //! written; without, at least nothing outside the file is read and the counts fit each other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use stoker_formats::{
     IGNORED_LABEL, ImageEntry, RowHasher, SampleEntry, ShardKind, read_shard_head,
@@ -15,72 +14,10 @@ use crate::files::CacheFiles;
 use crate::index_store::{IndexStore, path};
 use crate::io::{Backend, ReadShard};
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles, open_sized};
+use crate::sample_text::SampleText;
 use crate::stats::Counters;
 use crate::unit::Unit;
-
-/// When a row is held against its checksum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Verify {
-    /// The first time that this reader reads it.
-    #[default]
-    FirstRead,
-    /// Every time.
-    Always,
-    /// Never.
-    Off,
-}
-
-impl Verify {
-    const NAMES: [(Self, &'static str); 3] = [
-        (Self::FirstRead, "first-read"),
-        (Self::Always, "always"),
-        (Self::Off, "off"),
-    ];
-}
-
-impl std::fmt::Display for Verify {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = Self::NAMES.iter().find(|(verify, _)| verify == self);
-        f.write_str(name.map_or("", |(_, name)| name))
-    }
-}
-
-impl std::str::FromStr for Verify {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::NAMES
-            .iter()
-            .find(|(_, name)| *name == text)
-            .map(|(verify, _)| *verify)
-            .ok_or_else(|| format!("verify is first-read, always or off, not `{text}`"))
-    }
-}
-
-/// One bit a row: whether it was checked.
-#[derive(Debug, Default)]
-struct Checked(std::sync::OnceLock<Box<[AtomicU64]>>);
-
-impl Checked {
-    fn word(&self, rows: u64, row: u64) -> Option<&AtomicU64> {
-        let words = self.0.get_or_init(|| {
-            let words = usize::try_from(rows.div_ceil(64)).unwrap_or(0);
-            (0..words).map(|_| AtomicU64::new(0)).collect()
-        });
-        words.get(usize::try_from(row / 64).ok()?)
-    }
-
-    fn get(&self, rows: u64, row: u64) -> bool {
-        self.word(rows, row)
-            .is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (row % 64)) != 0)
-    }
-
-    fn set(&self, rows: u64, row: u64) {
-        if let Some(word) = self.word(rows, row) {
-            word.fetch_or(1 << (row % 64), Ordering::Relaxed);
-        }
-    }
-}
+use crate::verify::{Checked, Verify};
 
 /// One cache of a reader.
 #[derive(Debug)]
@@ -101,50 +38,6 @@ pub(crate) struct Rows {
     /// Whether pages are given back to the system once they were copied.
     drop_pages: bool,
     pub(crate) counters: Arc<Counters>,
-}
-
-/// The text of one sample, as it lies in the shard. Used again for every sample.
-#[derive(Debug, Default)]
-pub(crate) struct SampleText {
-    bytes: Vec<u8>,
-    ends: [usize; 6],
-}
-
-impl SampleText {
-    fn part(&self, number: usize) -> &[u8] {
-        let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.bytes[start..self.ends[number]]
-    }
-
-    pub(crate) fn sample_id(&self) -> &[u8] {
-        self.part(0)
-    }
-
-    /// Little-endian words.
-    pub(crate) fn input_ids(&self) -> impl Iterator<Item = i32> + '_ {
-        words(self.part(2))
-    }
-
-    pub(crate) fn labels(&self) -> impl Iterator<Item = i32> + '_ {
-        words(self.part(3))
-    }
-
-    pub(crate) fn images(&self) -> impl Iterator<Item = u32> + '_ {
-        words(self.part(4)).map(i32::cast_unsigned)
-    }
-
-    pub(crate) fn grids(&self) -> impl Iterator<Item = [i32; 3]> + '_ {
-        let (grids, _) = self.part(5).as_chunks::<12>();
-        grids.iter().map(|grid| {
-            let mut words = words(grid);
-            [(); 3].map(|()| words.next().unwrap_or_default())
-        })
-    }
-}
-
-fn words(bytes: &[u8]) -> impl Iterator<Item = i32> + '_ {
-    let (words, _) = bytes.as_chunks::<4>();
-    words.iter().map(|word| i32::from_le_bytes(*word))
 }
 
 /// A row that is read, for messages.

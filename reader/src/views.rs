@@ -11,9 +11,10 @@ use crate::error::{Error, Result};
 use crate::files::CacheFiles;
 use crate::io::Backend;
 use crate::open_files::{OpenFile, OpenFiles};
-use crate::rows::{Rows, Verify};
+use crate::rows::Rows;
 use crate::stats::Counters;
 use crate::unit::Unit;
+use crate::verify::Verify;
 
 /// Hands out the patches of a cache's images where they lie.
 #[derive(Debug)]
