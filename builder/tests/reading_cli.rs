@@ -250,3 +250,22 @@ fn bench_measures_and_judges_a_step() {
     let refused = stoker("bench", folder.path(), &["--seconds", "0"]);
     assert_eq!(refused.status.code(), Some(2));
 }
+
+#[test]
+fn read_stops_when_nobody_listens_and_saves_what_was_printed() {
+    let folder = made();
+    let cursor = folder.path().join("cursor.json");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_stoker"))
+        .arg("read")
+        .arg(folder.path())
+        .args(["--batch-size", "1", "--epochs", "1000000000", "--cursor"])
+        .arg(&cursor)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It would go on for years.
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let saved: serde_json::Value = serde_json::from_slice(&fs::read(&cursor).unwrap()).unwrap();
+    assert!(saved["epoch"].as_u64().unwrap() < 1000, "{saved}");
+}

@@ -1,7 +1,7 @@
 //! The reader for Python.
 //!
-//! Owns the waiting. Invariant: the reader's lock is only ever taken without the interpreter's, and for a tenth of a
-//! second at most; in a fork of the process that opened the reader it is not taken at all.
+//! Owns the waiting. Invariant: the reader's lock is only ever taken without the interpreter's, for a tenth of a second
+//! at most, or a second while threads are stopped; in a fork of the process that opened the reader it is not taken at all.
 
 use std::process;
 use std::str::FromStr;

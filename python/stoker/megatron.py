@@ -129,7 +129,7 @@ def convert(batch: Mapping[str, Any], align: int, pad_id: int = 0) -> dict[str, 
         lengths = borders.diff()
         padded = (lengths + align - 1) // align * align
         starts = torch.nn.functional.pad(padded.cumsum(0), (1, 0))
-        to = torch.arange(int(borders[-1])) + (starts[:-1] - borders[:-1]).repeat_interleave(lengths)
+        to = torch.arange(int(borders[-1]), device=borders.device) + (starts[:-1] - borders[:-1]).repeat_interleave(lengths)
         total = int(starts[-1])
         tokens = _spread(tokens, to, total, pad_id)
         shifted = _spread(shifted, to, total, _IGNORED)

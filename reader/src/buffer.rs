@@ -4,6 +4,7 @@
 //! memory of free buffers stays within the pool's limit.
 
 use std::ops::{Deref, DerefMut};
+use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::Result;
@@ -14,6 +15,8 @@ use crate::staging::PlainMemory;
 pub(crate) struct BufferPool {
     /// Bytes that free buffers may keep.
     limit: usize,
+    /// The process that made it.
+    pid: u32,
     free: Mutex<Vec<PlainMemory>>,
 }
 
@@ -27,6 +30,7 @@ impl BufferPool {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
             limit,
+            pid: process::id(),
             free: Mutex::new(Vec::new()),
         })
     }
@@ -115,7 +119,12 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let (Some(memory), Some(pool)) = (self.memory.take(), self.pool.upgrade()) {
-            pool.give(memory);
+            if process::id() == pool.pid {
+                pool.give(memory);
+            } else {
+                // In a fork the pool's lock may be held by a thread that is not there.
+                std::mem::forget(memory);
+            }
         }
     }
 }

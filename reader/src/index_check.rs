@@ -39,9 +39,14 @@ impl IndexCheck {
         Ok(Self { state, thread })
     }
 
+    /// Whether a fault was found.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state.failed.load(Ordering::Acquire)
+    }
+
     /// The fault that was found, once.
     pub(crate) fn fault(&self) -> Option<Error> {
-        if !self.state.failed.load(Ordering::Acquire) {
+        if !self.has_failed() {
             return None;
         }
         let mut fault = self

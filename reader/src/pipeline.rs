@@ -56,7 +56,8 @@ struct Core<W: Work> {
 }
 
 struct Queue<T> {
-    done: BTreeMap<u64, (T, Permit)>,
+    /// Results, with the permits of those that hold bytes.
+    done: BTreeMap<u64, (T, Option<Permit>)>,
     /// The number of the job that is delivered next.
     deliver: u64,
     waiting: bool,
@@ -230,7 +231,7 @@ impl<W: Work> Core<W> {
             if queue.stop {
                 return;
             }
-            queue.done.insert(number, (done, permit));
+            queue.done.insert(number, (done, Some(permit)));
             drop(queue);
             self.ready.notify_all();
         }
@@ -241,10 +242,24 @@ impl<W: Work> Core<W> {
         let mut next = lock(&self.planner);
         let number = *next;
         let idle = self.wait_for_room(number)?;
-        let Some((job, bytes)) = self.work.plan() else {
-            lock(&self.queue).end = Some(number);
-            self.ready.notify_all();
-            return None;
+        let planned = catch_unwind(AssertUnwindSafe(|| self.work.plan()));
+        let (job, bytes) = match planned {
+            Ok(Some(planned)) => planned,
+            Ok(None) => {
+                lock(&self.queue).end = Some(number);
+                self.ready.notify_all();
+                return None;
+            }
+            Err(panic) => {
+                // What it says is delivered in its turn, and is the last.
+                let done = self.work.panicked(message(&*panic));
+                let mut queue = lock(&self.queue);
+                queue.done.insert(number, (done, None));
+                queue.end = Some(number + 1);
+                drop(queue);
+                self.ready.notify_all();
+                return None;
+            }
         };
         *next += 1;
         let asked = Instant::now();
@@ -289,6 +304,7 @@ mod tests {
         jobs: u64,
         bytes: u64,
         panics_at: u64,
+        plan_panics_at: u64,
     }
 
     impl Work for Counting {
@@ -299,6 +315,7 @@ mod tests {
             let mut next = lock(&self.next);
             let number = *next;
             *next += 1;
+            assert!(number != self.plan_panics_at, "the plan panics");
             (number < self.jobs).then_some((number, self.bytes))
         }
 
@@ -320,6 +337,7 @@ mod tests {
             jobs,
             bytes,
             panics_at: 3,
+            plan_panics_at: 500,
         };
         Pipeline::start(work, threads, depth, Budget::new(limit)).unwrap()
     }
@@ -379,6 +397,27 @@ mod tests {
                 assert!(pipeline.queued() <= 5);
             }
             assert!(pipeline.bytes().1 <= 25);
+        });
+    }
+
+    #[test]
+    fn a_plan_that_panics_is_the_last_that_is_delivered() {
+        check(|| {
+            let work = Counting {
+                next: Mutex::new(0),
+                jobs: 6,
+                bytes: 10,
+                panics_at: 9,
+                plan_panics_at: 2,
+            };
+            let pipeline = Pipeline::start(work, 2, 4, Budget::new(25)).unwrap();
+            assert_eq!(pipeline.next(None), Next::Done(Ok(0)));
+            assert_eq!(pipeline.next(None), Next::Done(Ok(1)));
+            let Next::Done(Err(last)) = pipeline.next(None) else {
+                panic!("the panic is missing");
+            };
+            assert!(last.contains("the plan panics"));
+            assert_eq!(pipeline.next(None), Next::Ended);
         });
     }
 

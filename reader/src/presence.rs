@@ -13,13 +13,25 @@ use stoker_formats::{FileName, Folder};
 use crate::error::{Error, Result};
 use crate::files::CacheFiles;
 
-/// Fails naming every shard and index of `partitions` that is not there.
-pub(crate) fn check(files: &CacheFiles, partitions: impl Iterator<Item = u32>) -> Result<()> {
+/// Fails naming every file that is needed and not there: the sample index of each of `partitions`, which every node counts
+/// loss tokens with, and all other files of those that are `held` here.
+pub(crate) fn check(
+    files: &CacheFiles,
+    partitions: impl Iterator<Item = u32>,
+    held: impl Fn(u32) -> bool,
+) -> Result<()> {
     let images = names(files, files.images())?;
     let samples = names(files, files.text())?;
     let mut missing = Vec::new();
     for partition in partitions {
         let entry = files.partition(partition)?;
+        if !held(partition) {
+            let index = FileName::Index { partition };
+            if !samples.contains(&index) {
+                missing.push(format!("{}/{index}", files.text()));
+            }
+            continue;
+        }
         for (folder, present, plan) in [
             (files.images(), &images, &entry.images),
             (files.text(), &samples, &entry.samples),

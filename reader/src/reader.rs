@@ -104,22 +104,30 @@ impl Reader {
             options.world.global_batch_size,
         )?;
         for (number, (files, units)) in (0u32..).zip(caches.iter().zip(&units)) {
-            let here = units.partitions.iter().map(|part| part.partition);
-            let here = here.filter(|partition| {
+            let held = |partition| {
                 let held = Held {
                     cache: number,
-                    partition: *partition,
+                    partition,
                 };
                 options.placement.holds(world.node_rank(), held)
-            });
-            presence::check(files, here)?;
+            };
+            let partitions = units.partitions.iter().map(|part| part.partition);
+            presence::check(files, partitions, held)?;
         }
         let memory = memory::limit();
         let model = Model::of_all(&caches)?;
         let counters = Arc::new(Counters::default());
         let shard_bytes: u64 = caches.iter().map(|files| shard_bytes(files)).sum();
+        let read = caches
+            .into_iter()
+            .zip(&units)
+            .map(|(files, units)| {
+                let read = units.partitions.iter().map(|part| part.partition);
+                (files, read.collect())
+            })
+            .collect();
         let rows = Rows::new(
-            caches,
+            read,
             Arc::new(OpenFiles::new()),
             options.backend,
             options.verify,
@@ -291,6 +299,14 @@ impl Reader {
 
     fn go_to(&mut self, at: Resume) {
         self.stop();
+        // Damage that was found is looked for again: nothing goes on with an index that is known to be wrong.
+        if self
+            .index_check
+            .as_ref()
+            .is_some_and(IndexCheck::has_failed)
+        {
+            self.index_check = None;
+        }
         self.at = at;
         self.ended = false;
         self.first_fault = None;

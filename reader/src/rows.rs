@@ -24,6 +24,8 @@ use crate::verify::{Checked, Verify};
 struct Source {
     files: Arc<CacheFiles>,
     index: IndexStore,
+    /// The partitions that are read.
+    read: Vec<u32>,
     /// Of each partition: sample rows, image rows.
     checked: Vec<(Checked, Checked)>,
 }
@@ -52,7 +54,7 @@ struct Row {
 
 impl Rows {
     pub(crate) fn new(
-        caches: Vec<Arc<CacheFiles>>,
+        caches: Vec<(Arc<CacheFiles>, Vec<u32>)>,
         open: Arc<OpenFiles>,
         backend: Backend,
         verify: Verify,
@@ -61,7 +63,8 @@ impl Rows {
     ) -> Self {
         let caches = (0u32..)
             .zip(caches)
-            .map(|(number, files)| Source {
+            .map(|(number, (files, read))| Source {
+                read,
                 index: IndexStore::new(number, Arc::clone(&files), Arc::clone(&open)),
                 checked: (0..files.partitions())
                     .map(|_| Default::default())
@@ -91,7 +94,7 @@ impl Rows {
         self.caches
             .iter()
             .filter(|source| self.verify != Verify::Off && source.index.is_filed())
-            .flat_map(|source| (0..source.files.partitions()).map(|number| (&source.index, number)))
+            .flat_map(|source| source.read.iter().map(|number| (&source.index, *number)))
     }
 
     /// The index entry of a unit's sample.
@@ -100,19 +103,54 @@ impl Rows {
             .source(unit.cache)?
             .index
             .sample(unit.partition, unit.row)?;
-        match entry.fault() {
+        let fault = match entry.fault() {
+            None => self.outside(unit, &entry)?,
+            fault => fault,
+        };
+        match fault {
             None => Ok(entry),
-            Some(what) => Err(self.fault(
-                Row {
-                    cache: unit.cache,
-                    kind: "sample",
-                    partition: unit.partition,
-                    shard: entry.shard,
-                    row: unit.row,
-                },
-                what,
-            )),
+            Some(what) => Err(self.sample_fault(unit, &entry, what)),
         }
+    }
+
+    /// Why the entry cannot be right beside the manifest. Batches are sized by entries before any row is read, so a damaged one
+    /// must not ask for more than its shard could hold.
+    fn outside(&self, unit: Unit, entry: &SampleEntry) -> Result<Option<&'static str>> {
+        let partition = self.source(unit.cache)?.files.partition(unit.partition)?;
+        let shard = partition.samples.shards.get(entry.shard as usize);
+        let Some(shard) = shard.copied().flatten() else {
+            return Ok(Some("the index names a shard that the manifest does not"));
+        };
+        let (tokens, images) = (u64::from(entry.n_tokens), u64::from(entry.n_images));
+        let parts = [
+            (entry.input_ids, tokens * 4),
+            (entry.labels, tokens * 4),
+            (entry.images, images * 4),
+            (entry.image_grid_thw, images * 12),
+        ];
+        let inside = parts.iter().all(|(offset, bytes)| {
+            offset
+                .checked_add(*bytes)
+                .is_some_and(|end| end <= shard.bytes)
+        });
+        Ok((!inside).then_some("the shard ends before the row"))
+    }
+
+    /// A fault of a unit's sample.
+    pub(crate) fn sample_fault(
+        &self,
+        unit: Unit,
+        entry: &SampleEntry,
+        what: &'static str,
+    ) -> Error {
+        let row = Row {
+            cache: unit.cache,
+            kind: "sample",
+            partition: unit.partition,
+            shard: entry.shard,
+            row: unit.row,
+        };
+        self.fault(row, what)
     }
 
     /// The tokens of a unit that take part in the loss.

@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// The share of time waited from which on the reader is what holds the consumer back.
+const WAITS: f64 = 0.01;
+
 /// Counters that all threads add to.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -100,7 +103,7 @@ pub struct SlowRead {
 /// The stage that holds a reader back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// The consumer: batches wait for it.
+    /// The consumer: it waits for less than 1 % of the time.
     Consumer,
     /// Reading from disk or page cache.
     Read,
@@ -144,9 +147,9 @@ pub struct Stats {
     pub read_seconds: f64,
     /// Seconds of all threads spent putting batches together.
     pub assemble_seconds: f64,
-    /// Seconds of all threads spent waiting for the byte budget.
+    /// Seconds that the next batch waited for the byte budget.
     pub budget_seconds: f64,
-    /// Seconds of all threads spent waiting for the consumer.
+    /// Seconds that the next batch waited for room in the queue, that is for the consumer.
     pub idle_seconds: f64,
     /// Batches that are ready.
     pub queued: usize,
@@ -186,21 +189,25 @@ impl Stats {
         ]
         .map(seconds);
         let (anonymous_bytes, file_bytes) = crate::memory::resident().unzip();
-        let limit = [
-            (Limit::Consumer, idle_seconds),
+        let wait_ratio = span.map(|span| (wait_seconds / span).min(1.0));
+        let stages = [
             (Limit::Read, read_seconds),
             (Limit::Assemble, assemble_seconds),
             (Limit::Budget, budget_seconds),
-        ]
-        .into_iter()
-        .max_by(|one, other| one.1.total_cmp(&other.1))
-        .map_or(Limit::Consumer, |(limit, _)| limit);
+        ];
+        let busiest = stages
+            .into_iter()
+            .max_by(|one, other| one.1.total_cmp(&other.1));
+        let limit = match busiest {
+            Some((limit, _)) if wait_ratio.is_some_and(|ratio| ratio >= WAITS) => limit,
+            _ => Limit::Consumer,
+        };
         Self {
             batches: consumer.batches,
             first_batch_seconds: consumer.first_batch.map(|time| time.as_secs_f64()),
             last_wait_seconds: consumer.last_wait.as_secs_f64(),
             wait_seconds,
-            wait_ratio: span.map(|span| (wait_seconds / span).min(1.0)),
+            wait_ratio,
             sample_bytes: counters.sample_bytes.load(Ordering::Relaxed),
             image_bytes: counters.image_bytes.load(Ordering::Relaxed),
             read_seconds,

@@ -39,7 +39,7 @@ impl Views {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let files = Arc::new(CacheFiles::open(path)?);
         let rows = Rows::new(
-            vec![Arc::clone(&files)],
+            vec![(Arc::clone(&files), Vec::new())],
             Arc::new(OpenFiles::new()),
             Backend::Mmap,
             Verify::Off,

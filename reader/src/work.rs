@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use stoker_formats::SampleEntry;
+
 use crate::assemble::{Look, Maker, RowPlan, Scratch, sizes};
 use crate::assign::{Assignment, assign};
 use crate::batch::{Batch, Tensor, schema};
@@ -133,10 +135,7 @@ impl BatchWork {
             .ok_or(Error::Internal("a planned micro-batch"))?;
         let rows: Vec<RowPlan> = units
             .iter()
-            .map(|unit| {
-                unit.map(|unit| Ok((unit, plan.rows.entry(unit)?)))
-                    .transpose()
-            })
+            .map(|unit| unit.map(|unit| planned(plan, unit)).transpose())
             .collect::<Result<_>>()?;
         let (tensors, bytes) = schema(
             &sizes(&rows, &plan.model),
@@ -246,6 +245,17 @@ impl Work for BatchWork {
         self.plan.rows.counters.admission(budget);
         self.plan.rows.counters.idle(consumer);
     }
+}
+
+/// A unit with its entry, which asks for no more patches than its tokens can stand for.
+fn planned(plan: &Plan, unit: Unit) -> Result<(Unit, SampleEntry)> {
+    let entry = plan.rows.entry(unit)?;
+    let merged = u64::from(plan.model.mrope.merge_size.unsigned_abs()).pow(2);
+    if u64::from(entry.n_patches) > u64::from(entry.n_tokens) * merged {
+        let what = "more patches than its tokens stand for";
+        return Err(plan.rows.sample_fault(unit, &entry, what));
+    }
+    Ok((unit, entry))
 }
 
 /// Fails if this rank would have to read units that neither the placement nor the disk has here.

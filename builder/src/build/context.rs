@@ -109,10 +109,15 @@ struct Idle {
 }
 
 impl Buffers {
-    /// A used buffer, or an empty one.
-    pub(crate) fn take(&self) -> Vec<u8> {
+    /// A used buffer that is not much larger than `wanted` bytes, or an empty one: a small image must not hold the memory of a
+    /// large one, which its permit does not count.
+    pub(crate) fn take(&self, wanted: u64) -> Vec<u8> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let buffer = idle.buffers.pop().unwrap_or_default();
+        let fits = |buffer: &Vec<u8>| buffer.capacity() as u64 <= wanted.saturating_mul(2);
+        let Some(at) = idle.buffers.iter().rposition(fits) else {
+            return Vec::new();
+        };
+        let buffer = idle.buffers.swap_remove(at);
         idle.bytes -= buffer.capacity();
         buffer
     }

@@ -260,7 +260,7 @@ async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Resul
         let note = worker.in_flight.note(key);
         let counters = worker.progress.counters();
         let prepared = counters.timed(Stage::Decode, || {
-            let patches = worker.buffers.take();
+            let patches = worker.buffers.take(patches_bytes);
             worker
                 .preparers
                 .with(|preparer| preparer.prepare_into(&bytes, patches))

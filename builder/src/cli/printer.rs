@@ -9,15 +9,22 @@ use crate::error::{Error, Result};
 /// # Errors
 /// The system's reason for any other failure.
 pub(crate) fn data(text: &str) -> Result<()> {
+    stream(text).map(drop)
+}
+
+/// Writes a piece of `text` to stdout; false if nobody reads it any more.
+///
+/// # Errors
+/// As [`data`].
+pub(crate) fn stream(text: &str) -> Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
     {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::io("write", "stdout")(error))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::io("write", "stdout")(error)),
     }
 }
 
@@ -26,9 +33,17 @@ pub(crate) fn data(text: &str) -> Result<()> {
 /// # Errors
 /// As [`data`].
 pub(crate) fn json(value: &impl serde::Serialize) -> Result<()> {
+    data(&line(value)?)
+}
+
+/// One JSON object and a line break.
+///
+/// # Errors
+/// If `value` has no form in JSON.
+pub(crate) fn line(value: &impl serde::Serialize) -> Result<String> {
     let text = serde_json::to_string(value)
         .map_err(|error| Error::io("write", "stdout")(io::Error::other(error)))?;
-    data(&format!("{text}\n"))
+    Ok(text + "\n")
 }
 
 /// Writes an error and its hint to stderr.

@@ -1,7 +1,7 @@
 //! `stoker read`: the batches of a run, without a trainer.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,10 +40,11 @@ pub(super) fn run(args: &ReadArgs) -> Result<u8> {
     if let Some(path) = &args.cursor {
         restore(&mut reader, path)?;
     }
-    let result = print_epochs(&mut reader, args, &stop);
-    // Whatever ended the run: what was printed is delivered.
+    // What was printed is delivered; what nobody saw is not.
+    let mut printed = reader.cursor()?;
+    let result = print_epochs(&mut reader, args, &stop, &mut printed);
     if let Some(path) = &args.cursor {
-        save(&reader, path)?;
+        save(&printed, path)?;
     }
     result.map(|()| DONE)
 }
@@ -76,12 +77,22 @@ fn options(args: &ReadArgs) -> Result<ReaderOptions> {
     Ok(options)
 }
 
-fn print_epochs(reader: &mut Reader, args: &ReadArgs, stop: &Stop) -> Result<()> {
+fn print_epochs(
+    reader: &mut Reader,
+    args: &ReadArgs,
+    stop: &Stop,
+    printed: &mut Cursor,
+) -> Result<()> {
     let mut epochs = 0;
     while epochs < args.epochs {
         stop.check()?;
         match reader.next_batch(Some(STOP_CHECK))? {
-            Step::Batch(batch) => print(&batch, args)?,
+            Step::Batch(batch) => {
+                if !printer::stream(&shown(&batch, args)?)? {
+                    return Ok(());
+                }
+                *printed = reader.cursor()?;
+            }
             Step::EpochEnd => epochs += 1,
             Step::TimedOut => {}
         }
@@ -89,7 +100,8 @@ fn print_epochs(reader: &mut Reader, args: &ReadArgs, stop: &Stop) -> Result<()>
     Ok(())
 }
 
-fn print(batch: &Batch, args: &ReadArgs) -> Result<()> {
+/// What is printed of a batch.
+fn shown(batch: &Batch, args: &ReadArgs) -> Result<String> {
     let rows = |name: &str| {
         let tensor = batch.tensor(name);
         tensor.and_then(|tensor| tensor.shape.first().copied())
@@ -113,7 +125,7 @@ fn print(batch: &Batch, args: &ReadArgs) -> Result<()> {
         sample_ids: batch.sample_ids.as_deref(),
     };
     if args.json {
-        return printer::json(&shown);
+        return printer::line(&shown);
     }
     let mut text = format!(
         "epoch {}  position {}  rows {}  tokens {}  loss tokens {}  images {}  patches {}\n",
@@ -133,7 +145,7 @@ fn print(batch: &Batch, args: &ReadArgs) -> Result<()> {
     {
         text.push_str(&format!("  {id}\n"));
     }
-    printer::data(&text)
+    Ok(text)
 }
 
 fn restore(reader: &mut Reader, path: &Path) -> Result<()> {
@@ -154,11 +166,14 @@ fn restore(reader: &mut Reader, path: &Path) -> Result<()> {
 }
 
 /// Replaces the file in one step, so that a crash leaves the old cursor or the new one.
-fn save(reader: &Reader, path: &Path) -> Result<()> {
+fn save(cursor: &Cursor, path: &Path) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
     let temporary = Path::new(&name);
-    let text = reader.cursor()?.to_json() + "\n";
-    fs::write(temporary, text).map_err(Error::io("write", temporary))?;
+    let written = fs::File::create(temporary).and_then(|mut file| {
+        file.write_all((cursor.to_json() + "\n").as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(Error::io("write", temporary))?;
     fs::rename(temporary, path).map_err(Error::io("rename", path))
 }
