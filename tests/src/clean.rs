@@ -56,7 +56,7 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 pub fn slowed(run: &Run, millis: u32) -> Run {
     injected(
         run,
-        &["fsync"],
+        "fsync",
         &format!("inject=fsync:delay_enter={millis}ms"),
     )
 }

@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 use crate::cache::{assert_same, committed, files};
 use crate::command::Run;
 use crate::corpus::{Corpus, chat};
-use crate::strace::{CHANGING, Call, Point, injected, points, trace};
+use crate::strace::{CHANGING, Call, Point, failed_at, points, trace};
 
 /// In CI every so many points are tried; `STOKER_CRASH_EVERY=1` tries all.
 const EVERY: usize = 5;
@@ -86,7 +86,7 @@ impl Scene {
     pub fn fail(&self, point: &Point, fault: &str) -> (PathBuf, crate::command::Ended) {
         let output = self.corpus.output("broken");
         let _ = fs::remove_dir_all(&output);
-        let ended = injected(&self.build(&output), &[&point.call], &point.inject(fault)).end();
+        let ended = failed_at(&self.build(&output), &output, point, fault).end();
         (output, ended)
     }
 
@@ -110,7 +110,7 @@ impl Scene {
         let mut kills = 0;
         for point in self.points(names) {
             let (output, ended) = self.fail(&point, "signal=SIGKILL");
-            let what = format!("killed at {} {}", point.call, point.nth);
+            let what = format!("killed at {point}");
             if ended.signal != Some(9) {
                 // Threads share the work differently from run to run: this one had fewer calls.
                 let _ = ended.expect_code(0);

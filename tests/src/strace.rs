@@ -1,10 +1,11 @@
 //! System calls of a build: traced, counted, failed or answered with SIGKILL, by strace.
 //!
-//! Owns the reading of strace's output. Invariant: a [`Point`] counts calls as strace's `when=` does,
-//! thread by thread, so the n-th call of a trace is the n-th call of an injection.
+//! Owns the reading of strace's output. Invariant: a [`Point`] counts the calls on one path as strace's `-P` and `when=` do,
+//! thread by thread, so the n-th call of a trace is the n-th call of an injection, whatever other threads do meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use crate::command::{Ended, Run};
 
@@ -76,11 +77,13 @@ impl Call {
     }
 }
 
-/// The n-th call of this name in some thread, from 1.
+/// The n-th call of this name on this path in some thread, from 1.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point {
     /// The call's name.
     pub call: String,
+    /// What it is done to, below the output folder.
+    pub path: PathBuf,
     /// Which one of its thread.
     pub nth: usize,
 }
@@ -90,6 +93,12 @@ impl Point {
     #[must_use]
     pub fn inject(&self, fault: &str) -> String {
         format!("inject={}:{fault}:when={}", self.call, self.nth)
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} of `{}`", self.call, self.nth, self.path.display())
     }
 }
 
@@ -107,13 +116,28 @@ pub fn trace(run: &Run, calls: &[&str], scratch: &Path) -> (Ended, Vec<Call>) {
     (ended, parse(&text))
 }
 
-/// `run` under strace with an injection (see [`Point::inject`]) into calls of these names.
+/// `run` under strace with an injection into calls of this name.
 ///
 /// Without `--seccomp-bpf`: strace 6.1 injects no signal with it.
 #[must_use]
-pub fn injected(run: &Run, calls: &[&str], injection: &str) -> Run {
-    let mut words = wrapper(calls, Path::new("/dev/null"));
+pub fn injected(run: &Run, call: &str, injection: &str) -> Run {
+    let mut words = wrapper(&[call], Path::new("/dev/null"));
     words.extend(["-e".into(), injection.into()]);
+    run.clone().under(&words)
+}
+
+/// `run`, which writes to `output`, under strace with `fault` at `point`.
+#[must_use]
+pub fn failed_at(run: &Run, output: &Path, point: &Point, fault: &str) -> Run {
+    let mut words = wrapper(&[&point.call], Path::new("/dev/null"));
+    // Joining an empty path would add a slash.
+    let path = if point.path.as_os_str().is_empty() {
+        output.to_path_buf()
+    } else {
+        output.join(&point.path)
+    };
+    words.extend(["-P".into(), path.display().to_string()]);
+    words.extend(["-e".into(), point.inject(fault)]);
     run.clone().under(&words)
 }
 
@@ -131,17 +155,24 @@ fn wrapper(calls: &[&str], file: &Path) -> Vec<String> {
 /// The points at which `calls` change something below `folder`.
 #[must_use]
 pub fn points(calls: &[Call], folder: &Path) -> BTreeSet<Point> {
-    let mut counts: BTreeMap<(u32, &str), usize> = BTreeMap::new();
+    let mut counts: BTreeMap<(u32, &str, &str), usize> = BTreeMap::new();
     let mut begun: Vec<&Call> = calls.iter().collect();
     begun.sort_by_key(|call| call.begin);
     let mut found = BTreeSet::new();
     for call in begun {
-        let count = counts.entry((call.thread, &call.name)).or_default();
-        *count += 1;
-        if call.changes(folder) {
+        let paths: BTreeSet<&str> = call.paths().into_iter().collect();
+        for path in &paths {
+            *counts.entry((call.thread, &call.name, path)).or_default() += 1;
+        }
+        let inside = call
+            .paths()
+            .into_iter()
+            .find_map(|path| Some((path, Path::new(path).strip_prefix(folder).ok()?)));
+        if let Some((path, below)) = inside.filter(|_| call.changes(folder)) {
             found.insert(Point {
                 call: call.name.clone(),
-                nth: *count,
+                path: below.to_path_buf(),
+                nth: counts[&(call.thread, call.name.as_str(), path)],
             });
         }
     }
@@ -224,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn points_count_by_thread_and_skip_what_lies_elsewhere() {
+    fn points_count_by_thread_and_path_and_skip_what_lies_elsewhere() {
         let points = points(&parse(TEXT), Path::new("/out"));
         let text: Vec<String> = points.iter().map(|point| point.inject("f")).collect();
         assert_eq!(
@@ -233,7 +264,7 @@ mod tests {
                 "inject=fsync:f:when=1",
                 "inject=openat:f:when=1",
                 "inject=write:f:when=1",
-                "inject=write:f:when=3"
+                "inject=write:f:when=2"
             ]
         );
     }

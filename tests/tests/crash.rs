@@ -60,9 +60,9 @@ fn failed_calls_stop_the_build_and_harm_nothing() {
     let mut failures = 0;
     for point in scene.points(&names) {
         let (output, ended) = scene.fail(&point, "error=EIO");
-        let what = format!("EIO at {} {}", point.call, point.nth);
-        // Threads wake each other by writes, too, which may take the place of one to a file.
-        if ended.code == Some(0) || ended.stderr.contains("failed to wake I/O driver") {
+        let what = format!("EIO at {point}");
+        // Some call came from another thread this time, or its failure is of no account.
+        if ended.code == Some(0) {
             continue;
         }
         failures += 1;
