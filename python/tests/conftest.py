@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import signal
 import stoker
+
+# A shell that starts jobs in the background lets them ignore Ctrl-C, and Python then leaves it so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "examples" / "sft"
