@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import signal
 import stoker
 
 # A shell that starts jobs in the background lets them ignore Ctrl-C, and Python then leaves it so.
