@@ -5,17 +5,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use crate::error::{Error, Result};
 use crate::work::Plan;
 
 /// The check of all index files of a reader.
 #[derive(Debug)]
-pub(crate) struct IndexCheck {
-    state: Arc<State>,
-    thread: Option<JoinHandle<()>>,
-}
+pub(crate) struct IndexCheck(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -28,20 +25,20 @@ impl IndexCheck {
     /// Starts the check, if there is something to check.
     pub(crate) fn start(plan: &Arc<Plan>) -> Result<Self> {
         let state = Arc::new(State::default());
-        let thread = if plan.rows.unchecked_indexes().next().is_some() {
+        if plan.rows.unchecked_indexes().next().is_some() {
             let (plan, state) = (Arc::clone(plan), Arc::clone(&state));
             let builder = thread::Builder::new().name("stoker-index".to_owned());
-            let thread = builder.spawn(move || run(&plan, &state));
-            Some(thread.map_err(|source| Error::Thread { source })?)
-        } else {
-            None
-        };
-        Ok(Self { state, thread })
+            // Nobody waits for it: it looks at `stop` after every piece, and a read that hangs must not hang a drop.
+            builder
+                .spawn(move || run(&plan, &state))
+                .map_err(|source| Error::Thread { source })?;
+        }
+        Ok(Self(state))
     }
 
     /// Whether a fault was found.
     pub(crate) fn has_failed(&self) -> bool {
-        self.state.failed.load(Ordering::Acquire)
+        self.0.failed.load(Ordering::Acquire)
     }
 
     /// The fault that was found, once.
@@ -49,22 +46,14 @@ impl IndexCheck {
         if !self.has_failed() {
             return None;
         }
-        let mut fault = self
-            .state
-            .fault
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut fault = self.0.fault.lock().unwrap_or_else(PoisonError::into_inner);
         fault.take()
     }
 }
 
 impl Drop for IndexCheck {
     fn drop(&mut self) {
-        self.state.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // It looks at `stop` after every piece; a read that hangs must not hang the drop.
-            drop(thread);
-        }
+        self.0.stop.store(true, Ordering::Relaxed);
     }
 }
 

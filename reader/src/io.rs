@@ -75,7 +75,9 @@ impl FromStr for Backend {
 /// A way to read image shards.
 pub(crate) trait ReadShard: Send + Sync + fmt::Debug {
     /// Opens a shard for this way of reading.
-    fn open(&self, path: &Path) -> io::Result<File>;
+    fn open(&self, path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
 
     /// Fills `into` from `offset` of the file; `seen` gets every piece in order, with where it stands in `into`.
     fn read(
@@ -91,10 +93,6 @@ pub(crate) trait ReadShard: Send + Sync + fmt::Debug {
 struct Pread;
 
 impl ReadShard for Pread {
-    fn open(&self, path: &Path) -> io::Result<File> {
-        File::open(path)
-    }
-
     fn read(
         &self,
         file: &OpenFile,
@@ -194,10 +192,6 @@ fn read_at_least(file: &File, into: &mut [u8], offset: u64, wanted: usize) -> io
 struct Mmap;
 
 impl ReadShard for Mmap {
-    fn open(&self, path: &Path) -> io::Result<File> {
-        File::open(path)
-    }
-
     fn read(
         &self,
         file: &OpenFile,
