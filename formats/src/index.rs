@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::frame::{Frame, fault};
 use crate::layout::Buffers;
 use crate::read_at::ReadAt;
-use crate::row::{ImageEntry, ImageKey, SampleEntry};
+use crate::row::{Counts, ImageEntry, ImageKey, SampleEntry};
 use crate::shard::{ArrowFile, file_metadata, take_file_metadata};
 use crate::shard_image::fixed_list;
 
@@ -287,12 +287,17 @@ impl<S: ReadAt> SampleIndex<S> {
         &self.0.source
     }
 
-    /// Reads the labels of row `row` that take part in the loss; none beyond the last row.
-    pub fn read_loss_tokens(&self, row: u64) -> io::Result<Option<u32>> {
+    /// Reads what row `row` holds, without where it lies; none beyond the last row.
+    pub fn read_counts(&self, row: u64) -> io::Result<Option<Counts>> {
         if row >= self.0.rows {
             return Ok(None);
         }
-        self.0.u32(8, row).map(Some)
+        Ok(Some(Counts {
+            tokens: self.0.u32(7, row)?,
+            loss_tokens: self.0.u32(8, row)?,
+            images: self.0.u32(9, row)?,
+            patches: self.0.u32(10, row)?,
+        }))
     }
 
     /// Reads the entry of row `row`; none beyond the last.

@@ -45,7 +45,7 @@ pub use read_row::{ImageData, SampleData, read_image, read_sample};
 pub use receipt::{
     ImageReceipt, Receipt, ReceiptEntry, RejectEntry, SampleReceipt, ShardRef, SourceEntry,
 };
-pub use row::{ImageEntry, ImageKey, ImageRow, SampleEntry, SampleRow};
+pub use row::{Counts, ImageEntry, ImageKey, ImageRow, SampleEntry, SampleRow};
 pub use shard::{Finished, ShardHead};
 pub use shard_image::ImageShardWriter;
 pub use shard_sample::SampleShardWriter;

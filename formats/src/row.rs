@@ -73,6 +73,19 @@ pub struct ImageEntry {
     pub checksum: u64,
 }
 
+/// What a sample holds, or several together: what batches are planned by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Token ids.
+    pub tokens: u32,
+    /// Labels that take part in the loss.
+    pub loss_tokens: u32,
+    /// Images.
+    pub images: u32,
+    /// Patches of all images.
+    pub patches: u32,
+}
+
 /// Where a sample row lies, and what it weighs. Offsets are bytes from the start of the shard file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleEntry {

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use stoker_formats::{
-    FileEntry, FileName, Folder, ImageEntry, ImageIndex, ReadAt, SampleEntry, SampleIndex,
+    Counts, FileEntry, FileName, Folder, ImageEntry, ImageIndex, ReadAt, SampleEntry, SampleIndex,
 };
 
 use crate::error::{Error, Result};
@@ -249,9 +249,9 @@ impl IndexStore {
         self.row(FileKind::SampleIndex, partition, row, found)
     }
 
-    /// The tokens of a sample row that take part in the loss.
-    pub(crate) fn loss_tokens(&self, partition: u32, row: u64) -> Result<u32> {
-        let found = self.sample_index(partition)?.read_loss_tokens(row);
+    /// What a sample row holds.
+    pub(crate) fn counts(&self, partition: u32, row: u64) -> Result<Counts> {
+        let found = self.sample_index(partition)?.read_counts(row);
         self.row(FileKind::SampleIndex, partition, row, found)
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use stoker_formats::{
-    IGNORED_LABEL, ImageEntry, RowHasher, SampleEntry, ShardKind, read_shard_head,
+    Counts, IGNORED_LABEL, ImageEntry, RowHasher, SampleEntry, ShardKind, read_shard_head,
 };
 
 use crate::error::{Error, Result};
@@ -102,7 +102,7 @@ impl Rows {
         let entry = self
             .source(unit.cache)?
             .index
-            .sample(unit.partition, unit.row)?;
+            .sample(unit.partition, unit.number)?;
         let fault = match entry.fault() {
             None => self.outside(unit, &entry)?,
             fault => fault,
@@ -148,16 +148,16 @@ impl Rows {
             kind: "sample",
             partition: unit.partition,
             shard: entry.shard,
-            row: unit.row,
+            row: unit.number,
         };
         self.fault(row, what)
     }
 
-    /// The tokens of a unit that take part in the loss.
-    pub(crate) fn loss_tokens(&self, unit: Unit) -> Result<u32> {
+    /// What a unit holds.
+    pub(crate) fn counts(&self, unit: Unit) -> Result<Counts> {
         self.source(unit.cache)?
             .index
-            .loss_tokens(unit.partition, unit.row)
+            .counts(unit.partition, unit.number)
     }
 
     fn id(row: Row) -> FileId {
@@ -266,7 +266,7 @@ impl Rows {
             kind: "sample",
             partition: unit.partition,
             shard: entry.shard,
-            row: unit.row,
+            row: unit.number,
         };
         self.sample_at(row, entry, with_id, text)
             .map_err(Self::at_row(row))

@@ -173,7 +173,7 @@ impl Schedule {
             Unit {
                 cache,
                 partition: order.partition_at(turn % order.epoch_len()),
-                row: 0,
+                number: 0,
             }
         })
     }
@@ -293,7 +293,7 @@ impl Schedule {
         Unit {
             cache,
             partition,
-            row,
+            number: row,
         }
     }
 

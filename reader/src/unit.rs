@@ -5,15 +5,15 @@
 
 use stoker_formats::{ContentHash, Manifest, SplitEntry};
 
-/// One unit: a sample, by where it is.
+/// One unit, by where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit {
     /// The cache, by its place in the list of caches.
     pub cache: u32,
     /// The partition of the cache.
     pub partition: u32,
-    /// The row in the partition.
-    pub row: u64,
+    /// Its number in the partition.
+    pub number: u64,
 }
 
 /// The units of one partition.

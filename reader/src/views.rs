@@ -95,7 +95,7 @@ fn unit(partition: u32) -> Unit {
     Unit {
         cache: 0,
         partition,
-        row: 0,
+        number: 0,
     }
 }
 

@@ -117,7 +117,7 @@ impl BatchWork {
             let assignment = assign(&batch, &plan.world, &plan.placement);
             let mut loss = 0;
             for unit in batch.units.iter().flatten() {
-                loss += u64::from(plan.rows.loss_tokens(*unit)?);
+                loss += u64::from(plan.rows.counts(*unit)?.loss_tokens);
             }
             ahead.at.at = batch.at;
             check_local(plan, &assignment)?;

@@ -76,7 +76,7 @@ fn with_weights_each_cache_goes_through_its_own_epochs() {
         let schedule = Schedule::new(&caches, Some(&[1.0, 0.5, 0.25]), &options, 8).unwrap();
         let mut found = vec![Vec::new(); 3];
         for unit in (0..3).flat_map(|number| epoch(&schedule, number)) {
-            found[unit.cache as usize].push((unit.partition, unit.row));
+            found[unit.cache as usize].push((unit.partition, unit.number));
         }
         let sum: u64 = schedule.quotas().iter().sum();
         assert_eq!(sum, schedule.epoch_len());
@@ -125,7 +125,7 @@ fn the_same_cache_twice_comes_in_two_orders() {
     let found = epoch(&schedule, 0);
     let rows = |cache| {
         let units = found.iter().filter(move |unit| unit.cache == cache);
-        units.map(|unit| unit.row).collect::<Vec<_>>()
+        units.map(|unit| unit.number).collect::<Vec<_>>()
     };
     assert_ne!(rows(0), rows(2));
     assert_eq!(BTreeSet::from_iter(rows(0)), BTreeSet::from_iter(rows(2)));
@@ -387,7 +387,7 @@ fn written(schedule: &Schedule, number: u64) -> String {
     let units = epoch(schedule, number);
     let units = units
         .iter()
-        .map(|unit| format!("{}:{}:{}", unit.cache, unit.partition, unit.row));
+        .map(|unit| format!("{}:{}:{}", unit.cache, unit.partition, unit.number));
     units.collect::<Vec<_>>().join(" ")
 }
 
