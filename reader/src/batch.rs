@@ -13,6 +13,9 @@ use crate::unit::Unit;
 /// Every tensor begins at a multiple of this many bytes.
 const ALIGNMENT: usize = 64;
 
+/// The name of the tensor of patches.
+pub(crate) const PIXELS: &str = "pixel_values";
+
 /// How samples become rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
@@ -151,7 +154,7 @@ pub(crate) fn schema(sizes: &Sizes, layout: Layout, pixels: Pixels) -> (Vec<Tens
         end = tensor.offset + tensor.bytes();
         tensors.push(tensor);
     };
-    add("pixel_values", pixels.into(), vec![sizes.patches, width]);
+    add(PIXELS, pixels.into(), vec![sizes.patches, width]);
     add("image_grid_thw", Dtype::I64, vec![sizes.images, 3]);
     match layout {
         Layout::Padded { multiple_of } => {

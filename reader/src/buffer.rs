@@ -7,70 +7,70 @@ use std::ops::{Deref, DerefMut};
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+#[cfg(feature = "cuda")]
+use crate::device::cuda::{Context, Slot, Stream};
 use crate::error::Result;
-use crate::staging::PlainMemory;
+use crate::staging::HostMemory;
+
+/// Where a pool's memory comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// The system.
+    Plain,
+    /// Page-locked by a GPU's driver, so that the GPU can fetch from it.
+    #[cfg(feature = "cuda")]
+    Locked(Arc<Context>),
+}
+
+impl Source {
+    fn allocate(&self, bytes: usize) -> Result<HostMemory> {
+        match self {
+            Self::Plain => HostMemory::plain(bytes),
+            #[cfg(feature = "cuda")]
+            Self::Locked(context) => HostMemory::locked(context, bytes),
+        }
+    }
+}
 
 /// Free buffers.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
+    source: Source,
     /// Bytes that free buffers may keep.
     limit: usize,
     /// The process that made it.
     pid: u32,
-    free: Mutex<Vec<PlainMemory>>,
+    free: Mutex<Vec<HostMemory>>,
 }
 
 /// The size that is allocated for `bytes`: at most a quarter more, so that batches of like size share buffers.
-fn size_class(bytes: usize) -> usize {
+pub(crate) fn size_class(bytes: usize) -> usize {
     let step = (bytes.max(1 << 16).next_power_of_two() / 8).max(1 << 14);
     bytes.max(1).next_multiple_of(step)
 }
 
 impl BufferPool {
-    pub(crate) fn new(limit: usize) -> Arc<Self> {
+    pub(crate) fn new(source: Source, limit: usize) -> Arc<Self> {
         Arc::new(Self {
+            source,
             limit,
             pid: process::id(),
             free: Mutex::new(Vec::new()),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<PlainMemory>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<HostMemory>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A buffer of `bytes`; what it holds is left over from earlier use.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if there is no memory for it.
+    /// [`Error::Device`](crate::Error::Device) if there is no memory for it, or the device is lost.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
-        let found = {
-            let mut free = self.lock();
-            let fits = free
-                .iter()
-                .enumerate()
-                .filter(|(_, memory)| memory.len() >= bytes)
-                .min_by_key(|(_, memory)| memory.len())
-                .map(|(at, _)| at);
-            match fits {
-                Some(at) => Some(free.swap_remove(at)),
-                // None is large enough: the largest one makes room for a larger one, so that sizes settle.
-                None => {
-                    let largest = free
-                        .iter()
-                        .enumerate()
-                        .max_by_key(|(_, memory)| memory.len())
-                        .map(|(at, _)| at);
-                    if let Some(at) = largest {
-                        free.swap_remove(at);
-                    }
-                    None
-                }
-            }
-        };
-        let memory = match found {
+        let memory = match self.reused(bytes)? {
             Some(memory) => memory,
-            None => PlainMemory::new(size_class(bytes))?,
+            None => self.source.allocate(size_class(bytes))?,
         };
         Ok(Buffer {
             memory: Some(memory),
@@ -79,7 +79,33 @@ impl BufferPool {
         })
     }
 
-    fn give(&self, memory: PlainMemory) {
+    /// The smallest free memory that is large enough and that no copy reads.
+    fn reused(&self, bytes: usize) -> Result<Option<HostMemory>> {
+        let mut free = self.lock();
+        let mut found: Option<(usize, usize)> = None;
+        let mut is_large_enough = false;
+        for (at, memory) in free.iter_mut().enumerate() {
+            let len = memory.len();
+            is_large_enough |= len >= bytes;
+            let better = len >= bytes && found.is_none_or(|(best, _)| len < best);
+            if better && memory.is_idle()? {
+                found = Some((len, at));
+            }
+        }
+        if let Some((_, at)) = found {
+            return Ok(Some(free.swap_remove(at)));
+        }
+        // None is large enough: the largest one makes room for a larger one, so that sizes settle.
+        let largest = (0..free.len()).max_by_key(|at| free[*at].len());
+        let outgrown = largest.filter(|_| !is_large_enough);
+        let outgrown = outgrown.map(|at| free.swap_remove(at));
+        drop(free);
+        // Memory that a copy still reads waits for it as it goes.
+        drop(outgrown);
+        Ok(None)
+    }
+
+    fn give(&self, memory: HostMemory) {
         let mut free = self.lock();
         let kept: usize = free.iter().map(|memory| memory.len()).sum();
         if kept.saturating_add(memory.len()) <= self.limit || free.is_empty() {
@@ -92,7 +118,7 @@ impl BufferPool {
 #[derive(Debug)]
 pub(crate) struct Buffer {
     /// None only while it is dropped.
-    memory: Option<PlainMemory>,
+    memory: Option<HostMemory>,
     bytes: usize,
     pool: Weak<BufferPool>,
 }
@@ -102,8 +128,8 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         self.memory
-            .as_deref()
-            .map_or(&[], |memory| &memory[..self.bytes])
+            .as_ref()
+            .map_or(&[], |memory| &memory.bytes()[..self.bytes])
     }
 }
 
@@ -111,8 +137,28 @@ impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         let bytes = self.bytes;
         self.memory
-            .as_deref_mut()
-            .map_or(&mut [], |memory| &mut memory[..bytes])
+            .as_mut()
+            .map_or(&mut [], |memory| &mut memory.bytes_mut()[..bytes])
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Buffer {
+    /// Without memory.
+    pub(crate) fn empty() -> Self {
+        Self {
+            memory: None,
+            bytes: 0,
+            pool: Weak::new(),
+        }
+    }
+
+    /// Starts to copy the bytes to `slot`, and gives the memory back to its pool, where it waits for the copy.
+    pub(crate) fn send(mut self, slot: &mut Slot, stream: &Stream) -> Result<()> {
+        match &mut self.memory {
+            Some(memory) => memory.send(self.bytes, slot, stream),
+            None => Ok(()),
+        }
     }
 }
 
@@ -135,7 +181,7 @@ mod tests {
 
     #[test]
     fn buffers_are_used_again_and_start_at_a_page() {
-        let pool = BufferPool::new(1 << 20);
+        let pool = BufferPool::new(Source::Plain, 1 << 20);
         let mut buffer = pool.take(100_000).unwrap();
         assert_eq!(
             (buffer.len(), buffer.as_ptr() as usize % 4096),
@@ -155,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let pool = BufferPool::new(200_000);
+        let pool = BufferPool::new(Source::Plain, 200_000);
         let buffers: Vec<Buffer> = (0..10).map(|_| pool.take(90_000).unwrap()).collect();
         drop(buffers);
         let kept: usize = pool.lock().iter().map(|memory| memory.len()).sum();
@@ -164,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_buffer_outlives_its_pool() {
-        let pool = BufferPool::new(1 << 20);
+        let pool = BufferPool::new(Source::Plain, 1 << 20);
         let buffer = pool.take(10).unwrap();
         drop(pool);
         assert_eq!(buffer.len(), 10);

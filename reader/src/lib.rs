@@ -15,6 +15,10 @@ mod buffer;
 mod cache;
 mod cursor;
 pub mod device;
+#[cfg(feature = "cuda")]
+mod device_batch;
+#[cfg(feature = "cuda")]
+mod device_reader;
 mod error;
 mod expand;
 mod files;
@@ -54,6 +58,10 @@ pub use assign::{Assignment, Survey, assign, survey};
 pub use batch::{Batch, Dtype, Layout, Tensor};
 pub use cache::{Cache, Place};
 pub use cursor::{Cursor, Resume};
+#[cfg(feature = "cuda")]
+pub use device_batch::DeviceBatch;
+#[cfg(feature = "cuda")]
+pub use device_reader::{DeviceReader, DeviceStep};
 pub use error::{Error, Result};
 pub use expand::{FloatTable, Pixels, expand_bf16, expand_bytes, expand_f32};
 pub use files::{CacheFile, CacheFiles};

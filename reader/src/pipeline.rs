@@ -165,6 +165,13 @@ impl<W: Work> Pipeline<W> {
         &self.core.work
     }
 
+    /// Whether the next job is done.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_ready(&self) -> bool {
+        let queue = lock(&self.core.queue);
+        queue.done.contains_key(&queue.deliver)
+    }
+
     /// Jobs that are done and wait for the consumer.
     pub(crate) fn queued(&self) -> usize {
         lock(&self.core.queue).done.len()

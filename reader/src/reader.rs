@@ -11,7 +11,7 @@ use crate::assemble::Look;
 use crate::assign::assign;
 use crate::batch::Batch;
 use crate::budget::Budget;
-use crate::buffer::BufferPool;
+use crate::buffer::{BufferPool, Source};
 use crate::cursor::{Cursor, Resume};
 use crate::error::{Error, Result};
 use crate::files::CacheFiles;
@@ -82,6 +82,14 @@ impl Reader {
     /// [`Error::NotACache`], [`Error::Missing`] with all missing files, [`Error::NoSplit`], [`Error::OtherModel`],
     /// [`Error::Remote`], or what is wrong with an option.
     pub fn open(options: ReaderOptions) -> Result<Self> {
+        Self::open_in(options, |_| Ok(Source::Plain))
+    }
+
+    /// As [`open`](Self::open), with batches in memory of `source`.
+    pub(crate) fn open_in(
+        options: ReaderOptions,
+        source: impl FnOnce(&Model) -> Result<Source>,
+    ) -> Result<Self> {
         options.check()?;
         let world = World::new(options.world)?;
         let caches = options
@@ -140,6 +148,10 @@ impl Reader {
             world,
             placement: options.placement.clone(),
             rows,
+            pool: BufferPool::new(
+                source(&model)?,
+                usize::try_from(budget_bytes).unwrap_or(usize::MAX),
+            ),
             model,
             look: Look {
                 layout: options.layout,
@@ -147,7 +159,6 @@ impl Reader {
                 position_pad: options.position_pad,
                 sample_ids: options.sample_ids,
             },
-            pool: BufferPool::new(usize::try_from(budget_bytes).unwrap_or(usize::MAX)),
         });
         let mut at = Position::default();
         for _ in 0..CHECKED_AHEAD {
@@ -172,7 +183,7 @@ impl Reader {
     }
 
     /// Fails in a fork of the process that opened the reader: its threads and locks are not there.
-    fn check_process(&self) -> Result<()> {
+    pub(crate) fn check_process(&self) -> Result<()> {
         if process::id() == self.opened_by {
             return Ok(());
         }
@@ -261,14 +272,31 @@ impl Reader {
     /// # Errors
     /// [`Error::Forked`] in a fork.
     pub fn cursor(&self) -> Result<Cursor> {
+        self.cursor_at(self.at)
+    }
+
+    pub(crate) fn cursor_at(&self, at: Resume) -> Result<Cursor> {
         self.check_process()?;
         let plan = &self.plan;
         Ok(Cursor::within(
             &plan.schedule,
-            self.at,
+            at,
             &plan.world,
             &plan.placement,
         ))
+    }
+
+    /// After the last micro-batch that was delivered.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn at(&self) -> Resume {
+        self.at
+    }
+
+    /// Whether [`next_batch`](Self::next_batch) has something to give now.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn has_next(&self) -> bool {
+        let ready = || self.pipeline.as_ref().is_some_and(Pipeline::is_ready);
+        self.first_fault.is_none() && (self.ended || ready())
     }
 
     /// Goes on at `cursor`, which may come from another number of ranks, nodes or batch size.

@@ -81,7 +81,7 @@ impl Drop for PlainMemory {
 
 /// The memory of one staging buffer, and what says whether a copy reads it.
 #[derive(Debug)]
-pub(crate) enum Buffer {
+pub(crate) enum HostMemory {
     Plain(PlainMemory),
     #[cfg(feature = "cuda")]
     Locked(Locked),
@@ -106,7 +106,7 @@ impl Drop for Locked {
     }
 }
 
-impl Buffer {
+impl HostMemory {
     pub(crate) fn plain(bytes: usize) -> Result<Self> {
         Ok(Self::Plain(PlainMemory::new(bytes)?))
     }
@@ -119,7 +119,7 @@ impl Buffer {
         Ok(Self::Locked(Locked { memory, read }))
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Plain(memory) => memory,
             #[cfg(feature = "cuda")]
@@ -127,7 +127,7 @@ impl Buffer {
         }
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Plain(memory) => memory,
             #[cfg(feature = "cuda")]
@@ -135,8 +135,25 @@ impl Buffer {
         }
     }
 
+    /// Its size.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// Starts to copy the first `bytes` to `slot`; until the copy has ended the memory is not idle.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn send(&mut self, bytes: usize, slot: &mut Slot, stream: &Stream) -> Result<()> {
+        match self {
+            Self::Locked(Locked { memory, read }) => {
+                // SAFETY: whoever lends the memory asks whether it is idle first, and its drop waits for `read`.
+                unsafe { slot.fill(stream, memory, read, bytes) }
+            }
+            Self::Plain(_) => Err(slot.refused("the memory is not page-locked for this device")),
+        }
+    }
+
     /// Whether no copy reads it.
-    fn is_idle(&mut self) -> Result<bool> {
+    pub(crate) fn is_idle(&mut self) -> Result<bool> {
         match self {
             Self::Plain(_) => Ok(true),
             #[cfg(feature = "cuda")]
@@ -147,10 +164,10 @@ impl Buffer {
 
 /// Staging buffers, used in turn.
 #[derive(Debug)]
-pub(crate) struct StagingRing(Arc<Pool<Buffer>>);
+pub(crate) struct StagingRing(Arc<Pool<HostMemory>>);
 
 impl StagingRing {
-    pub(crate) fn new(device: &str, buffers: Vec<Buffer>) -> Self {
+    pub(crate) fn new(device: &str, buffers: Vec<HostMemory>) -> Self {
         Self(Pool::new(device, buffers))
     }
 
@@ -158,9 +175,9 @@ impl StagingRing {
     pub(crate) fn stage(
         &self,
         bytes: usize,
-        larger: impl FnOnce() -> Result<Buffer>,
+        larger: impl FnOnce() -> Result<HostMemory>,
     ) -> Result<Staging> {
-        let mut buffer = self.0.take(Buffer::is_idle)?;
+        let mut buffer = self.0.take(HostMemory::is_idle)?;
         if buffer.bytes().len() < bytes {
             *buffer = larger()?;
         }
@@ -177,7 +194,7 @@ impl StagingRing {
 ///
 /// Dropped without an upload, it goes back to the ring.
 pub struct Staging {
-    buffer: Lent<Buffer>,
+    buffer: Lent<HostMemory>,
     bytes: usize,
 }
 
@@ -196,13 +213,7 @@ impl Staging {
     /// Starts to copy the bytes to `slot` and gives the buffer back to its ring, where it waits for the copy.
     #[cfg(feature = "cuda")]
     pub(crate) fn upload(mut self, slot: &mut Slot, stream: &Stream) -> Result<()> {
-        match &mut *self.buffer {
-            Buffer::Locked(Locked { memory, read }) => {
-                // SAFETY: the buffer is not lent again before `read` is done, nor freed.
-                unsafe { slot.fill(stream, memory, read, self.bytes) }
-            }
-            Buffer::Plain(_) => Err(slot.refused("the staging buffer is of another device")),
-        }
+        self.buffer.send(self.bytes, slot, stream)
     }
 }
 
@@ -240,14 +251,14 @@ mod tests {
 
     #[test]
     fn buffers_come_back_grow_and_keep_their_bytes() {
-        let ring = StagingRing::new("cpu", vec![Buffer::plain(100).unwrap()]);
+        let ring = StagingRing::new("cpu", vec![HostMemory::plain(100).unwrap()]);
         let mut staging = ring.stage(10, || unreachable!()).unwrap();
         assert_eq!(staging.len(), 10);
         staging.fill(9);
         staging.truncate(4);
         assert_eq!(*staging, [9; 4]);
         drop(staging);
-        let mut staging = ring.stage(9000, || Buffer::plain(9000)).unwrap();
+        let mut staging = ring.stage(9000, || HostMemory::plain(9000)).unwrap();
         assert_eq!(staging.len(), 9000);
         staging.fill(1);
         drop(staging);

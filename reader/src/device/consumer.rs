@@ -47,6 +47,14 @@ impl Consumer {
         memory.target(range, stream).ok_or(outside)
     }
 
+    /// Parts of the memory that ascend and do not overlap, in the order of the stream.
+    pub fn targets(&mut self, ranges: &[Range<usize>]) -> Result<Vec<Target<'_>>> {
+        let what = "the ranges lie outside of the consumer's memory, or overlap";
+        let outside = self.shared.context.error(DeviceFault::Refused { what });
+        let (memory, stream) = self.parts()?;
+        memory.targets(ranges, stream).ok_or(outside)
+    }
+
     /// Writes the start of the memory in the order of the stream, and waits.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let (memory, stream) = self.parts()?;

@@ -270,6 +270,23 @@ impl DeviceMemory {
         let address = self.address + range.start as u64;
         (range.end <= self.bytes).then(|| Target::at(address, bytes, stream.handle()))
     }
+
+    /// Several parts of it, if they ascend without an overlap.
+    pub(crate) fn targets(
+        &mut self,
+        ranges: &[Range<usize>],
+        stream: &Stream,
+    ) -> Option<Vec<Target<'_>>> {
+        let apart = ranges.windows(2).all(|pair| pair[0].end <= pair[1].start);
+        let inside = ranges
+            .iter()
+            .all(|range| range.start <= range.end && range.end <= self.bytes);
+        let target = |range: &Range<usize>| {
+            let address = self.address + range.start as u64;
+            Target::at(address, range.len(), stream.handle())
+        };
+        (apart && inside).then(|| ranges.iter().map(target).collect())
+    }
 }
 
 impl Drop for DeviceMemory {

@@ -8,7 +8,7 @@ use std::process;
 use super::{Device, DeviceFault, DeviceOptions, Patches, Target, Upload};
 use crate::error::{Error, Result};
 use crate::expand::{FloatTable, Pixels, expand_bytes};
-use crate::staging::{Buffer, Staging, StagingRing};
+use crate::staging::{HostMemory, Staging, StagingRing};
 
 /// What it is called.
 const NAME: &str = "cpu";
@@ -25,7 +25,9 @@ impl HostDevice {
     /// Buffers for staging and for uploads in hand, which are the same here.
     pub fn open(options: &DeviceOptions) -> Result<Self> {
         let count = options.staging.max(1) + options.slots.max(1);
-        let buffers: Result<_> = (0..count).map(|_| Buffer::plain(options.bytes)).collect();
+        let buffers: Result<_> = (0..count)
+            .map(|_| HostMemory::plain(options.bytes))
+            .collect();
         Ok(Self {
             ring: StagingRing::new(NAME, buffers?),
             table: options.table.clone(),
@@ -50,7 +52,7 @@ impl Device for HostDevice {
 
     fn stage(&self, bytes: usize) -> Result<Staging> {
         self.check()?;
-        self.ring.stage(bytes, || Buffer::plain(bytes))
+        self.ring.stage(bytes, || HostMemory::plain(bytes))
     }
 
     fn upload(&self, staged: Staging) -> Result<Box<dyn Upload>> {

@@ -25,6 +25,8 @@ pub use self::fault::DeviceFault;
 pub use self::host::HostDevice;
 #[cfg(feature = "cuda")]
 pub use self::upload::CudaDevice;
+#[cfg(feature = "cuda")]
+pub(crate) use self::upload::CudaUpload;
 use crate::error::{Error, Result};
 use crate::expand::{FloatTable, Pixels};
 use crate::staging::Staging;

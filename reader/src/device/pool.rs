@@ -125,6 +125,23 @@ impl<T> Pool<T> {
         }
     }
 
+    /// The item that came back first, or a new one where none is here.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn take_or(self: &Arc<Self>, make: impl FnOnce() -> Result<T>) -> Result<Lent<T>> {
+        let found = {
+            let mut state = self.lock();
+            if let Some(fault) = &state.closed {
+                return Err(Error::device(&self.device, fault.clone()));
+            }
+            state.items.pop_front()
+        };
+        Ok(Lent {
+            item: Some(found.map_or_else(make, Ok)?),
+            pool: Arc::clone(self),
+            pid: process::id(),
+        })
+    }
+
     /// Ends all waiting, now and later. The first reason stays.
     pub(crate) fn close(&self, fault: DeviceFault) {
         self.lock().closed.get_or_insert(fault);

@@ -11,8 +11,9 @@ use std::time::Duration;
 use super::cuda::{self, Context, Kernels, Slot, Stream};
 use super::pool::{Lent, Pool};
 use super::{Device, DeviceFault, DeviceOptions, Patches, Target, Upload};
+use crate::buffer::{Buffer, Source};
 use crate::error::Result;
-use crate::staging::{Buffer, Staging, StagingRing};
+use crate::staging::{HostMemory, Staging, StagingRing};
 
 /// A GPU as a device.
 #[derive(Debug)]
@@ -41,7 +42,8 @@ impl CudaDevice {
         let context = Context::open(ordinal)?;
         let stream = Stream::new(&context)?;
         let kernels = Kernels::new(&stream, options.table.as_ref())?;
-        let buffers = (0..options.staging.max(1)).map(|_| Buffer::locked(&context, options.bytes));
+        let buffers =
+            (0..options.staging.max(1)).map(|_| HostMemory::locked(&context, options.bytes));
         let buffers = buffers.collect::<Result<_>>()?;
         let slots = (0..options.slots.max(1)).map(|_| Slot::new(&context, options.bytes));
         let slots = slots.collect::<Result<Vec<_>>>()?;
@@ -59,6 +61,26 @@ impl CudaDevice {
         &self.shared
     }
 
+    /// Page-locked memory that this device can fetch from.
+    pub(crate) fn source(&self) -> Source {
+        Source::Locked(Arc::clone(&self.shared.context))
+    }
+
+    /// Starts to move a buffer of [`source`](Self::source). Never waits: a slot is added where all are in hand.
+    pub(crate) fn send(&self, buffer: Buffer) -> Result<CudaUpload> {
+        let shared = &self.shared;
+        shared.context.check()?;
+        let bytes = buffer.len();
+        let add = || Slot::new(&shared.context, bytes);
+        let mut slot = shared.slots.take_or(add)?;
+        buffer.send(&mut slot, &shared.stream)?;
+        Ok(CudaUpload {
+            slot,
+            bytes,
+            shared: Arc::clone(shared),
+        })
+    }
+
     /// How long `rounds` page-locked copies of `bytes` take with nothing in between: what the link can do.
     pub fn time_copies(&self, bytes: usize, rounds: usize) -> Result<Duration> {
         cuda::time_copies(&self.shared.stream, bytes, rounds)
@@ -73,7 +95,7 @@ impl Device for CudaDevice {
     fn stage(&self, bytes: usize) -> Result<Staging> {
         let shared = &self.shared;
         shared.context.check()?;
-        let larger = || Buffer::locked(&shared.context, bytes);
+        let larger = || HostMemory::locked(&shared.context, bytes);
         shared.staging.stage(bytes, larger)
     }
 
@@ -98,7 +120,8 @@ impl Device for CudaDevice {
     }
 }
 
-struct CudaUpload {
+/// Bytes on their way to a GPU, or there.
+pub(crate) struct CudaUpload {
     // Before what it needs to be freed.
     slot: Lent<Slot>,
     bytes: usize,

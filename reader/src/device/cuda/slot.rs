@@ -14,6 +14,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::{Context, DeviceMemory, Fence, Handle, LockedMemory, Stream};
+use crate::buffer::size_class;
 use crate::device::{DeviceFault, Patches, Target};
 use crate::error::{Error, Result};
 use crate::expand::{FloatTable, Pixels};
@@ -229,7 +230,8 @@ impl Slot {
     ) -> Result<()> {
         if self.memory.len() < bytes {
             self.drain()?;
-            let larger = DeviceMemory::new(&self.context, bytes.next_multiple_of(GRAIN))?;
+            let larger = size_class(bytes).next_multiple_of(GRAIN);
+            let larger = DeviceMemory::new(&self.context, larger)?;
             *self.memory = larger;
         }
         let _entered = self.context.enter()?;

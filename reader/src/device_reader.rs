@@ -1,0 +1,214 @@
+//! A reader whose batches are on a GPU before they are asked for.
+//!
+//! Owns what is on its way to the GPU. Invariant: the cursor counts what was delivered, whatever was uploaded ahead, and an
+//! error comes after all batches before it.
+//!
+//! Threads of the reader put batches together in page-locked memory, with patches as they are stored. When one is
+//! delivered, the copy of the next one is started if it is ready, so that it runs beside the consumer's work. Nothing here
+//! waits for the GPU.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::batch::{Batch, Dtype, PIXELS};
+use crate::buffer::Buffer;
+use crate::cursor::{Cursor, Resume};
+use crate::device::{CudaDevice, Device, DeviceOptions, Patches};
+use crate::device_batch::DeviceBatch;
+use crate::error::{Error, Result};
+use crate::expand::Pixels;
+use crate::reader::{Reader, Step};
+use crate::reader_options::ReaderOptions;
+use crate::stats::Stats;
+
+/// Uploads in hand: the one that is delivered next, and the one after it.
+const AHEAD: usize = 2;
+
+/// Device slots at first: those ahead, and the one that the consumer reads from.
+const SLOTS: usize = AHEAD + 1;
+
+/// Size of a slot at first; they grow to that of the batches.
+const SLOT_BYTES: usize = 2 << 20;
+
+/// What [`DeviceReader::next_batch`] gives.
+#[derive(Debug)]
+pub enum DeviceStep {
+    /// A micro-batch.
+    Batch(Box<DeviceBatch>),
+    /// The epoch is over; the next call begins the next one.
+    EpochEnd,
+    /// Nothing was ready in time; the next call goes on waiting.
+    TimedOut,
+}
+
+/// Delivers the micro-batches of one rank on its GPU.
+#[derive(Debug)]
+pub struct DeviceReader {
+    /// Uploads that were started, or why one was not, with the place after each.
+    ahead: VecDeque<(Result<DeviceStep>, Resume)>,
+    reader: Reader,
+    device: CudaDevice,
+    pixels: Pixels,
+    at: Resume,
+    first_fault: Option<String>,
+}
+
+impl DeviceReader {
+    /// Opens the caches as [`Reader::open`] does, and GPU number `ordinal`. `options.pixels` is the type in which
+    /// `pixel_values` are written; to the GPU go the patches as they are stored.
+    ///
+    /// # Errors
+    /// As [`Reader::open`], and [`Error::Device`].
+    pub fn open(mut options: ReaderOptions, ordinal: u32) -> Result<Self> {
+        let pixels = std::mem::replace(&mut options.pixels, Pixels::U8);
+        let mut opened = None;
+        let reader = Reader::open_in(options, |model| {
+            let options = DeviceOptions {
+                staging: 1,
+                slots: SLOTS,
+                bytes: SLOT_BYTES,
+                table: model.float_table.clone(),
+            };
+            let device = opened.insert(CudaDevice::open(ordinal, &options)?);
+            Ok(device.source())
+        })?;
+        let device = opened.ok_or(Error::Internal("the device of a reader"))?;
+        Ok(Self {
+            ahead: VecDeque::with_capacity(AHEAD),
+            reader,
+            device,
+            pixels,
+            at: Resume::default(),
+            first_fault: None,
+        })
+    }
+
+    /// The next micro-batch. Waits at most `timeout`, or without end, for it to be read; never for its upload, which the
+    /// consumer's stream waits for.
+    ///
+    /// # Errors
+    /// As [`Reader::next_batch`], and [`Error::Device`]. After an error only [`restore`](Self::restore) and
+    /// [`seek`](Self::seek) go on.
+    pub fn next_batch(&mut self, timeout: Option<Duration>) -> Result<DeviceStep> {
+        self.reader.check_process()?;
+        if let Some(first) = &self.first_fault {
+            return Err(Error::Stopped {
+                first: first.clone(),
+            });
+        }
+        if self.ahead.is_empty() {
+            match self.reader.next_batch(timeout) {
+                Ok(Step::TimedOut) => return Ok(DeviceStep::TimedOut),
+                step => self.start(step),
+            }
+        }
+        while self.ahead.len() < AHEAD
+            && self.ahead.back().is_some_and(|(step, _)| step.is_ok())
+            && self.reader.has_next()
+        {
+            let step = self.reader.next_batch(Some(Duration::ZERO));
+            self.start(step);
+        }
+        let (step, after) = self.ahead.pop_front().ok_or(Error::Internal("an upload"))?;
+        match &step {
+            Ok(_) => self.at = after,
+            Err(fault) => self.first_fault = Some(fault.to_string()),
+        }
+        step
+    }
+
+    /// Starts the upload of what the reader gave.
+    fn start(&mut self, step: Result<Step>) {
+        let started = step.and_then(|step| match step {
+            Step::Batch(batch) => self
+                .send(batch)
+                .map(|sent| DeviceStep::Batch(Box::new(sent))),
+            Step::EpochEnd => Ok(DeviceStep::EpochEnd),
+            Step::TimedOut => Err(Error::Internal("a batch that is ready")),
+        });
+        self.ahead.push_back((started, self.reader.at()));
+    }
+
+    fn send(&self, mut batch: Batch) -> Result<DeviceBatch> {
+        let model = self.reader.model();
+        let mut patches = Patches {
+            offset: 0,
+            count: 0,
+            area: model.patch_area(),
+            temporal: model.temporal_patch_size,
+            pixels: self.pixels,
+        };
+        let buffer = std::mem::replace(&mut batch.buffer, Buffer::empty());
+        let mut tensors = batch.tensors.clone();
+        for tensor in tensors.iter_mut().filter(|tensor| tensor.name == PIXELS) {
+            let [count, width] = &mut tensor.shape[..] else {
+                return Err(Error::Internal("a batch's schema"));
+            };
+            *width *= self.pixels.frames(model.temporal_patch_size);
+            (patches.count, patches.offset) = (*count, tensor.offset);
+            tensor.dtype = Dtype::from(self.pixels);
+        }
+        Ok(DeviceBatch {
+            upload: self.device.send(buffer)?,
+            device: self.device.name().to_owned(),
+            batch,
+            tensors,
+            patches,
+        })
+    }
+
+    /// Where the reader stands: after the last micro-batch that was delivered.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a fork.
+    pub fn cursor(&self) -> Result<Cursor> {
+        self.reader.cursor_at(self.at)
+    }
+
+    /// As [`Reader::restore`].
+    ///
+    /// # Errors
+    /// As [`Reader::restore`]; then nothing has changed.
+    pub fn restore(&mut self, cursor: &Cursor) -> Result<()> {
+        self.reader.restore(cursor)?;
+        self.moved();
+        Ok(())
+    }
+
+    /// As [`Reader::seek`].
+    ///
+    /// # Errors
+    /// As [`Reader::seek`]; then nothing has changed.
+    pub fn seek(&mut self, consumed_samples: u64) -> Result<()> {
+        self.reader.seek(consumed_samples)?;
+        self.moved();
+        Ok(())
+    }
+
+    /// The reader has gone elsewhere.
+    fn moved(&mut self) {
+        self.ahead.clear();
+        self.at = self.reader.at();
+        self.first_fault = None;
+    }
+
+    /// The GPU.
+    #[must_use]
+    pub fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+
+    /// Micro-batches of this rank in an epoch.
+    #[must_use]
+    pub fn epoch_batches(&self) -> u64 {
+        self.reader.epoch_batches()
+    }
+
+    /// What was measured since the reader was opened. A batch counts once its upload has begun.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a fork.
+    pub fn stats(&self) -> Result<Stats> {
+        self.reader.stats()
+    }
+}
