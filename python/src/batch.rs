@@ -75,18 +75,32 @@ impl Batch {
 
     /// What is no tensor: counts, and the sample ids if they were asked for.
     fn plain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let values = PyDict::new(py);
-        values.set_item("n_loss_tokens", self.n_loss_tokens)?;
-        for batch in self.batch() {
-            if self.packed {
-                values.set_item("max_seqlen", batch.max_seqlen)?;
-            }
-            if let Some(ids) = &batch.sample_ids {
-                values.set_item("sample_ids", ids)?;
-            }
-        }
-        Ok(values)
+        let batch = self.batch().next();
+        plain(
+            py,
+            self.n_loss_tokens,
+            batch.filter(|_| self.packed).map(|batch| batch.max_seqlen),
+            batch.and_then(|batch| batch.sample_ids.as_deref()),
+        )
     }
+}
+
+/// What batches hold besides tensors.
+pub(crate) fn plain<'py>(
+    py: Python<'py>,
+    n_loss_tokens: u64,
+    max_seqlen: Option<usize>,
+    sample_ids: Option<&[String]>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let values = PyDict::new(py);
+    values.set_item("n_loss_tokens", n_loss_tokens)?;
+    if let Some(length) = max_seqlen {
+        values.set_item("max_seqlen", length)?;
+    }
+    if let Some(ids) = sample_ids {
+        values.set_item("sample_ids", ids)?;
+    }
+    Ok(values)
 }
 
 /// A view of one tensor, by NumPy's array interface: NumPy keeps it, and it keeps the memory.

@@ -5,7 +5,9 @@
 
 mod batch;
 mod builder;
+mod device;
 mod errors;
+mod feed;
 mod reader;
 mod wait;
 
@@ -18,6 +20,8 @@ mod _stoker {
     use crate::batch::{Batch, Tensor};
     #[pymodule_export]
     use crate::builder::{build, inspect, main, stats, verify};
+    #[pymodule_export]
+    use crate::device::DeviceBatch;
     #[pymodule_export]
     use crate::reader::Reader;
 

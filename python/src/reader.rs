@@ -12,11 +12,13 @@ use serde_json::json;
 use stoker_builder::build::options::parse_bytes;
 use stoker_reader::{
     CacheOptions, Cursor, Error, Held, Layout, OrderOptions, Pixels, Placement, ReaderOptions,
-    Stats, Step, WorldSizes,
+    Stats, WorldSizes,
 };
 
 use crate::batch::Batch;
+use crate::device::DeviceBatch;
 use crate::errors::{ConfigError, reader_error};
+use crate::feed::{Feed, Given};
 use crate::wait::SIGNAL_CHECK;
 
 /// What `stoker.Reader` passes on.
@@ -46,6 +48,7 @@ pub(crate) struct Options {
     backend: Option<String>,
     verify: String,
     sample_ids: bool,
+    gpu: Option<u32>,
 }
 
 impl Options {
@@ -121,7 +124,7 @@ fn refused(what: String) -> PyErr {
 /// A reader of one rank.
 #[pyclass(frozen, module = "stoker._stoker")]
 pub(crate) struct Reader {
-    reader: Mutex<Option<stoker_reader::Reader>>,
+    reader: Mutex<Option<Feed>>,
     opened_by: u32,
 }
 
@@ -130,7 +133,7 @@ impl Reader {
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        work: impl Send + FnOnce(&mut stoker_reader::Reader) -> stoker_reader::Result<T>,
+        work: impl Send + FnOnce(&mut Feed) -> stoker_reader::Result<T>,
     ) -> PyResult<T> {
         if process::id() != self.opened_by {
             return Err(reader_error(Error::Forked {
@@ -151,9 +154,10 @@ impl Reader {
 impl Reader {
     #[new]
     fn new(py: Python<'_>, options: Options) -> PyResult<Self> {
+        let gpu = options.gpu;
         let options = options.read()?;
         let reader = py
-            .detach(|| stoker_reader::Reader::open(options))
+            .detach(|| Feed::open(options, gpu))
             .map_err(reader_error)?;
         Ok(Self {
             reader: Mutex::new(Some(reader)),
@@ -162,12 +166,19 @@ impl Reader {
     }
 
     /// The next batch, or none where an epoch ends.
-    fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         loop {
-            match self.with(py, |reader| reader.next_batch(Some(SIGNAL_CHECK)))? {
-                Step::Batch(batch) => return Ok(Some(Batch::new(batch, self.opened_by))),
-                Step::EpochEnd => return Ok(None),
-                Step::TimedOut => py.check_signals()?,
+            match self.with(py, |reader| reader.next(SIGNAL_CHECK))? {
+                Given::Host(batch) => {
+                    let batch = Batch::new(batch, self.opened_by);
+                    return Ok(Some(Py::new(py, batch)?.into_any()));
+                }
+                Given::Device(batch) => {
+                    let batch = DeviceBatch::new(batch);
+                    return Ok(Some(Py::new(py, batch)?.into_any()));
+                }
+                Given::EpochEnd => return Ok(None),
+                Given::TimedOut => py.check_signals()?,
             }
         }
     }

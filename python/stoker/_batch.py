@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _stoker
+from . import _device, _stoker
 
 
 class Batch(Mapping[str, Any]):
@@ -22,13 +22,14 @@ class Batch(Mapping[str, Any]):
     such an array holds the same bits as uint16.
     """
 
-    __slots__ = ("_device", "_native", "_torch", "_values")
+    __slots__ = ("_native", "_torch", "_values")
 
-    def __init__(self, native: _stoker.Batch, torch: bool, device: str = "cpu") -> None:
+    def __init__(self, native: _stoker.Batch | _stoker.DeviceBatch, torch: bool, device: str = "cpu") -> None:
         self._native = native
         self._torch = torch
-        self._device = device
         self._values: dict[str, Any] | None = None
+        if isinstance(native, _stoker.DeviceBatch):
+            self._values = self._with_plain(_device.written(native, device))
 
     @property
     def epoch(self) -> int:
@@ -46,20 +47,23 @@ class Batch(Mapping[str, Any]):
         return self._native.n_loss_tokens
 
     def as_numpy(self) -> dict[str, Any]:
-        """A dict of arrays over the batch's own memory."""
-        values: dict[str, Any] = {name: np.asarray(tensor) for name, tensor, _ in self._native.tensors()}
+        """A dict of arrays over the batch's own memory, or of copies if that is a GPU's."""
+        if isinstance(self._native, _stoker.DeviceBatch):
+            values = {name: _device.fetched(self[name]) for name, _, _ in self._native.tensors()}
+        else:
+            values = {name: np.asarray(tensor) for name, tensor, _ in self._native.tensors()}
         return self._with_plain(values)
 
     def as_torch(self) -> dict[str, Any]:
-        """A dict of tensors over the batch's own memory, or copies of them on the reader's device."""
+        """A dict of tensors over the batch's own memory, on the reader's device."""
+        if isinstance(self._native, _stoker.DeviceBatch):
+            return dict(self._mapping())
         import torch
 
         values: dict[str, Any] = {}
         for name, tensor, dtype in self._native.tensors():
             value = torch.from_numpy(np.asarray(tensor))
-            if dtype == "bfloat16":
-                value = value.view(torch.bfloat16)
-            values[name] = value if self._device == "cpu" else value.to(self._device)
+            values[name] = value.view(torch.bfloat16) if dtype == "bfloat16" else value
         return self._with_plain(values)
 
     def _with_plain(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -81,5 +85,9 @@ class Batch(Mapping[str, Any]):
         return len(self._mapping())
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name} {dtype}{list(tensor.shape)}" for name, tensor, dtype in self._native.tensors())
+        if isinstance(self._native, _stoker.DeviceBatch):
+            tensors = self._native.tensors()
+        else:
+            tensors = [(name, list(tensor.shape), dtype) for name, tensor, dtype in self._native.tensors()]
+        shapes = ", ".join(f"{name} {dtype}{shape}" for name, shape, dtype in tensors)
         return f"<stoker.Batch of epoch {self.epoch}, position {self.position}: {shapes}>"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Union
 
-from . import _stoker, _world
+from . import _device, _stoker, _world
 from ._batch import Batch
 from ._build import parsed
 from .errors import ConfigError, StokerError
@@ -35,7 +35,8 @@ class Reader:
     last                what becomes of an epoch's short last batch: "drop", "pad" or "error"
     placement           what each node holds, if not everything: a list for each node of partitions, or of pairs
                         (cache's place in the list, partition)
-    device              where torch tensors go: "cpu", or "cuda:N"
+    device              where torch tensors go: "cpu", or "cuda:N"; on a GPU the next batch is copied while one is
+                        used, and a batch takes memory of torch's
     dtype               of pixel_values: "float32" (bit-exact), "bfloat16", or "uint8" for the patches as stored
     layout              "padded": a row a sample, padded right; "packed": one row with cu_seqlens
     multiple_of         padded rows have a multiple of so many tokens
@@ -70,7 +71,7 @@ class Reader:
         tail: str = "even",
         last: str = "drop",
         placement: Sequence[Iterable[int | tuple[int, int]]] | None = None,
-        device: str = "cpu",
+        device: Any = "cpu",
         dtype: str = "float32",
         layout: str = "padded",
         multiple_of: int = 1,
@@ -87,9 +88,12 @@ class Reader:
         if tensors not in ("auto", "torch", "numpy"):
             raise ConfigError(f"tensors are auto, torch or numpy: `{tensors}`")
         self._torch = tensors == "torch" or (tensors == "auto" and sys.modules.get("torch") is not None)
-        if device != "cpu" and not self._torch:
+        self._device = str(device)
+        if self._device != "cpu" and not self._torch:
             raise ConfigError(f"NumPy has no arrays on `{device}`", 'add tensors="torch"')
-        self._device = device
+        gpu = _device.ordinal(self._device)
+        if gpu is not None:
+            self._device = f"cuda:{gpu}"
         self._split = split
         options = {
             "caches": _weighted(cache),
@@ -112,6 +116,7 @@ class Reader:
             "backend": backend,
             "verify": verify,
             "sample_ids": sample_ids,
+            "gpu": gpu,
         }
         try:
             self._native = _stoker.Reader(options)

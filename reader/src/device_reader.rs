@@ -17,6 +17,7 @@ use crate::device::{CudaDevice, Device, DeviceOptions, Patches};
 use crate::device_batch::DeviceBatch;
 use crate::error::{Error, Result};
 use crate::expand::Pixels;
+use crate::index_store::KEPT_BYTES;
 use crate::reader::{Reader, Step};
 use crate::reader_options::ReaderOptions;
 use crate::stats::Stats;
@@ -62,7 +63,7 @@ impl DeviceReader {
     pub fn open(mut options: ReaderOptions, ordinal: u32) -> Result<Self> {
         let pixels = std::mem::replace(&mut options.pixels, Pixels::U8);
         let mut opened = None;
-        let reader = Reader::open_in(options, |model| {
+        let reader = Reader::open_in(options, KEPT_BYTES, |model| {
             let options = DeviceOptions {
                 staging: 1,
                 slots: SLOTS,

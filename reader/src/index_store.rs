@@ -15,7 +15,7 @@ use crate::files::{CacheFile, CacheFiles};
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles, open_sized};
 
 /// Index bytes of one cache up to which they are kept in memory.
-const KEPT_BYTES: u64 = 24 << 20;
+pub(crate) const KEPT_BYTES: u64 = 24 << 20;
 
 /// The bytes of an index: kept, or in a file that is opened when needed.
 #[derive(Debug)]
@@ -102,8 +102,13 @@ pub(crate) struct IndexStore {
 }
 
 impl IndexStore {
-    /// Reads nothing yet.
-    pub(crate) fn new(cache: u32, files: Arc<CacheFiles>, open: Arc<OpenFiles>) -> Self {
+    /// Reads nothing yet. Indexes of more than `kept_bytes` together stay in their files.
+    pub(crate) fn new(
+        cache: u32,
+        files: Arc<CacheFiles>,
+        open: Arc<OpenFiles>,
+        kept_bytes: u64,
+    ) -> Self {
         let bytes: u64 = files
             .manifest()
             .partitions
@@ -115,7 +120,7 @@ impl IndexStore {
             cache,
             files,
             open,
-            kept: bytes <= KEPT_BYTES,
+            kept: bytes <= kept_bytes,
             samples: (0..partitions).map(|_| OnceLock::new()).collect(),
             images: (0..partitions).map(|_| OnceLock::new()).collect(),
         }

@@ -25,6 +25,8 @@ mod files;
 mod ids;
 mod index_check;
 mod index_store;
+#[cfg(test)]
+mod index_tests;
 mod io;
 mod memo;
 pub mod memory;

@@ -16,6 +16,7 @@ use crate::cursor::{Cursor, Resume};
 use crate::error::{Error, Result};
 use crate::files::CacheFiles;
 use crate::index_check::IndexCheck;
+use crate::index_store::KEPT_BYTES;
 use crate::memory;
 use crate::model::Model;
 use crate::open_files::OpenFiles;
@@ -82,12 +83,13 @@ impl Reader {
     /// [`Error::NotACache`], [`Error::Missing`] with all missing files, [`Error::NoSplit`], [`Error::OtherModel`],
     /// [`Error::Remote`], or what is wrong with an option.
     pub fn open(options: ReaderOptions) -> Result<Self> {
-        Self::open_in(options, |_| Ok(Source::Plain))
+        Self::open_in(options, KEPT_BYTES, |_| Ok(Source::Plain))
     }
 
-    /// As [`open`](Self::open), with batches in memory of `source`.
+    /// As [`open`](Self::open), with batches in memory of `source`, and `kept_bytes` of each cache's indexes.
     pub(crate) fn open_in(
         options: ReaderOptions,
+        kept_bytes: u64,
         source: impl FnOnce(&Model) -> Result<Source>,
     ) -> Result<Self> {
         options.check()?;
@@ -140,6 +142,7 @@ impl Reader {
             options.backend,
             options.verify,
             memory.is_some_and(|memory| shard_bytes > memory),
+            kept_bytes,
             Arc::clone(&counters),
         );
         let budget_bytes = options.budget(memory);

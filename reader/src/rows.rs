@@ -59,13 +59,14 @@ impl Rows {
         backend: Backend,
         verify: Verify,
         drop_pages: bool,
+        kept_bytes: u64,
         counters: Arc<Counters>,
     ) -> Self {
         let caches = (0u32..)
             .zip(caches)
             .map(|(number, (files, read))| Source {
                 read,
-                index: IndexStore::new(number, Arc::clone(&files), Arc::clone(&open)),
+                index: IndexStore::new(number, Arc::clone(&files), Arc::clone(&open), kept_bytes),
                 checked: (0..files.partitions())
                     .map(|_| Default::default())
                     .collect(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::files::CacheFiles;
+use crate::index_store::KEPT_BYTES;
 use crate::io::Backend;
 use crate::open_files::{OpenFile, OpenFiles};
 use crate::rows::Rows;
@@ -44,6 +45,7 @@ impl Views {
             Backend::Mmap,
             Verify::Off,
             false,
+            KEPT_BYTES,
             Arc::new(Counters::default()),
         );
         Ok(Self { files, rows })

@@ -1,0 +1,84 @@
+//! The two kinds of reader as one: batches on the host, or on a GPU.
+//!
+//! Owns the difference between them and nothing else.
+
+use std::time::Duration;
+
+use stoker_reader::{
+    Batch, Cursor, DeviceBatch, DeviceReader, DeviceStep, Reader, ReaderOptions, Result, Stats,
+    Step,
+};
+
+/// A reader of one rank.
+pub(crate) enum Feed {
+    Host(Reader),
+    Device(DeviceReader),
+}
+
+/// What a feed gives.
+pub(crate) enum Given {
+    Host(Batch),
+    Device(Box<DeviceBatch>),
+    EpochEnd,
+    TimedOut,
+}
+
+impl Feed {
+    /// Opens a reader for the host, or for GPU number `gpu`.
+    pub(crate) fn open(options: ReaderOptions, gpu: Option<u32>) -> Result<Self> {
+        Ok(match gpu {
+            None => Self::Host(Reader::open(options)?),
+            Some(ordinal) => Self::Device(DeviceReader::open(options, ordinal)?),
+        })
+    }
+
+    pub(crate) fn next(&mut self, timeout: Duration) -> Result<Given> {
+        Ok(match self {
+            Self::Host(reader) => match reader.next_batch(Some(timeout))? {
+                Step::Batch(batch) => Given::Host(batch),
+                Step::EpochEnd => Given::EpochEnd,
+                Step::TimedOut => Given::TimedOut,
+            },
+            Self::Device(reader) => match reader.next_batch(Some(timeout))? {
+                DeviceStep::Batch(batch) => Given::Device(batch),
+                DeviceStep::EpochEnd => Given::EpochEnd,
+                DeviceStep::TimedOut => Given::TimedOut,
+            },
+        })
+    }
+
+    pub(crate) fn epoch_batches(&self) -> u64 {
+        match self {
+            Self::Host(reader) => reader.epoch_batches(),
+            Self::Device(reader) => reader.epoch_batches(),
+        }
+    }
+
+    pub(crate) fn cursor(&self) -> Result<Cursor> {
+        match self {
+            Self::Host(reader) => reader.cursor(),
+            Self::Device(reader) => reader.cursor(),
+        }
+    }
+
+    pub(crate) fn restore(&mut self, cursor: &Cursor) -> Result<()> {
+        match self {
+            Self::Host(reader) => reader.restore(cursor),
+            Self::Device(reader) => reader.restore(cursor),
+        }
+    }
+
+    pub(crate) fn seek(&mut self, consumed_samples: u64) -> Result<()> {
+        match self {
+            Self::Host(reader) => reader.seek(consumed_samples),
+            Self::Device(reader) => reader.seek(consumed_samples),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Result<Stats> {
+        match self {
+            Self::Host(reader) => reader.stats(),
+            Self::Device(reader) => reader.stats(),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+"""Batches on a GPU: tensors that torch allocates and the reader writes.
+
+Owns the agreement with torch about memory and streams. Invariant: a tensor is allocated on the stream that is current when
+its batch is asked for, and written in the order of that stream; so it can be used there at once, and on another stream
+once that waits for this one, as with every tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _stoker
+from .errors import ConfigError
+
+
+def ordinal(device: str) -> int | None:
+    """The number of the GPU that `device` names; None for the host."""
+    kind, colon, number = device.partition(":")
+    if device == "cpu":
+        return None
+    if kind != "cuda" or (colon and not number.isdecimal()):
+        raise ConfigError(f"device is cpu, cuda or cuda:N: `{device}`")
+    return int(number) if colon else current()
+
+
+def current() -> int:
+    """The GPU that torch uses by default."""
+    import torch
+
+    return torch.cuda.current_device()
+
+
+def empty(shape: list[int], dtype: str, device: str) -> Any:
+    """A tensor that holds anything."""
+    import torch
+
+    return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+
+
+def stream(device: str) -> int:
+    """The driver's handle of the stream that torch uses now."""
+    import torch
+
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+def written(native: _stoker.DeviceBatch, device: str) -> dict[str, Any]:
+    """The tensors of a batch, which are being written: nothing waits for that but their stream."""
+    values = {name: empty(shape, dtype, device) for name, shape, dtype in native.tensors()}
+    native.write([value.data_ptr() for value in values.values()], stream(device))
+    return values
+
+
+def fetched(tensor: Any) -> Any:
+    """A copy as a NumPy array; bfloat16 as the same bits in uint16."""
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.uint16)
+    return tensor.cpu().numpy()
