@@ -61,7 +61,7 @@ def compare(cache: str, **options: object) -> int:
     count = 0
     with stoker.Reader(cache, device="cuda:0", **options) as there, stoker.Reader(cache, **options) as here:
         for _ in range(2):
-            for one, other in zip(there, here):
+            for one, other in zip(there, here, strict=True):
                 assert there.state_dict() == here.state_dict()
                 assert list(one) == list(other) and repr(one) == repr(other)
                 for name, value in other.items():

@@ -21,8 +21,9 @@ ALONE = {"global_batch_size": 2, "micro_batch_size": 2, "rank": 0, "world_size":
 
 @pytest.mark.skipif(STUB is None, reason="STOKER_CUDA_STUB names no stub driver")
 def test_batches_arrive_as_the_host_has_them(cache: Path, tmp_path: Path) -> None:
-    for name in ("libcuda.so.1", "libcuda.so"):
-        shutil.copy(str(STUB), tmp_path / name)
+    shutil.copy(str(STUB), tmp_path / "libcuda.so.1")
+    # Found first, where a machine has a driver of its own. One file, so that it is one library.
+    (tmp_path / "libcuda.so").symlink_to("libcuda.so.1")
     (tmp_path / "config").write_text("delay 300\nseed 4\n")
     environment = {
         **os.environ,
@@ -36,7 +37,7 @@ def test_batches_arrive_as_the_host_has_them(cache: Path, tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     counts = [int(line) for line in done.stdout.split()]
-    assert len(counts) == 6 and min(counts) > 3
+    assert len(counts) == 6 and min(counts) > 20
     report = (tmp_path / "report").read_text().splitlines()
     clean = "closed device=0 locked=0 streams=0 events=0 modules=0 lost=0 "
     assert report and all(line.startswith(clean) for line in report), report
