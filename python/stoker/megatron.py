@@ -8,6 +8,7 @@ Every pipeline stage reads for itself, on whatever host it is: positions and sam
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,7 +29,7 @@ class Batches:
     data-parallel ones of `parallel_state` (megatron.core's by default), which context and tensor parallel ranks share.
 
     tensor_parallel   "every": each tensor-parallel rank reads, and the page cache is shared; "broadcast": the first
-                      one reads and sends its batches to the others
+                      one reads and sends its batches to the others, or what went wrong
     consumed_samples  where to begin, as Megatron counts
     pad_id            the token id of padding
     device            where the tensors go; by default where the reader puts them ("broadcast" with NCCL needs a GPU)
@@ -60,15 +61,31 @@ class Batches:
         self._pad_id, self._device = pad_id, device
         self._sends = tensor_parallel == "broadcast" and parallel_state.get_tensor_model_parallel_world_size() > 1
         self._reader: Reader | None = None
-        if not self._sends or parallel_state.get_tensor_model_parallel_rank() == 0:
-            self._reader = Reader(
-                cache,
-                rank=parallel_state.get_data_parallel_rank(),
-                world_size=parallel_state.get_data_parallel_world_size(),
-                **{"multiple_of": self._align, "tensors": "torch", **options},
-            )
-            if consumed_samples:
-                self._reader.seek(consumed_samples)
+        with self._told_to_all():
+            if not self._sends or parallel_state.get_tensor_model_parallel_rank() == 0:
+                self._reader = Reader(
+                    cache,
+                    rank=parallel_state.get_data_parallel_rank(),
+                    world_size=parallel_state.get_data_parallel_world_size(),
+                    **{"multiple_of": self._align, "tensors": "torch", **options},
+                )
+                if consumed_samples:
+                    self._reader.seek(consumed_samples)
+
+    @contextlib.contextmanager
+    def _told_to_all(self) -> Iterator[None]:
+        """What fails on the rank that reads fails on those that wait for it, too, and not by a time-out."""
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as caught:
+            error = caught
+        if self._sends:
+            told = [error]
+            _send_object(told, self._state)
+            error = told[0]
+        if error is not None:
+            raise error
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self
@@ -93,9 +110,10 @@ class Batches:
         return {} if self._reader is None else self._reader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the reader was whose state this is."""
-        if self._reader is not None:
-            self._reader.load_state_dict(state)
+        """Go on where the reader was whose state this is. With "broadcast" each tensor-parallel rank calls it."""
+        with self._told_to_all():
+            if self._reader is not None:
+                self._reader.load_state_dict(state)
 
     def close(self) -> None:
         """End the reader's threads."""
@@ -163,7 +181,6 @@ def _shared(
     batch: dict[str, Any] | None, error: Exception | None, state: Any, device: str | torch.device | None
 ) -> tuple[dict[str, Any], Exception | None]:
     """The first tensor-parallel rank's batch, or its error, on all of them."""
-    group, source = state.get_tensor_model_parallel_group(), state.get_tensor_model_parallel_src_rank()
     plan: list[Any] = [error]
     if batch is not None:
         plan += [
@@ -171,8 +188,9 @@ def _shared(
             for name, value in batch.items()
         ]
     told = [plan]
-    torch.distributed.broadcast_object_list(told, src=source, group=group)
+    _send_object(told, state)
     error, *parts = told[0]
+    group, source = state.get_tensor_model_parallel_group(), state.get_tensor_model_parallel_src_rank()
     made: dict[str, Any] = {}
     for name, shape, kind in parts:
         if shape is None:
@@ -183,3 +201,9 @@ def _shared(
             torch.distributed.broadcast(value, src=source, group=group)
         made[name] = value
     return made, error
+
+
+def _send_object(told: list[Any], state: Any) -> None:
+    """The list of the first tensor-parallel rank, on all of them."""
+    group, source = state.get_tensor_model_parallel_group(), state.get_tensor_model_parallel_src_rank()
+    torch.distributed.broadcast_object_list(told, src=source, group=group)

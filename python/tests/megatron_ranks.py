@@ -64,8 +64,29 @@ def read(cache: str, layout: str) -> list[dict[str, Any]]:
         else:
             raise AssertionError("a closed reader gave a batch")
         result[mode] = got + rest
+        fails(mode, cache, options, state)
     assert result["every"] == result["broadcast"]
     return result["every"]
+
+
+def fails(mode: str, cache: str, options: dict[str, Any], state: dict[str, Any]) -> None:
+    """What the reading rank cannot open or restore is an error on every rank, and reading goes on after it."""
+    try:
+        Batches(f"{cache}-that-is-not", tensor_parallel=mode, **options)
+    except stoker.StokerError as error:
+        assert "that-is-not" in str(error)
+    else:
+        raise AssertionError("a cache that is not there was opened")
+    batches = Batches(cache, tensor_parallel=mode, seed=5, **options)
+    first = told(next(batches))
+    try:
+        batches.load_state_dict(state)
+    except stoker.errors.OtherSeedError:
+        batches.load_state_dict(Batches(cache, tensor_parallel=mode, seed=5, **options).state_dict())
+    else:
+        raise AssertionError("a state of another seed was taken")
+    assert told(next(batches)) == first
+    batches.close()
 
 
 if __name__ == "__main__":
