@@ -13,7 +13,9 @@ use stoker_formats::{
 
 use crate::error::{Error, Result};
 use crate::files::{CacheFiles, check_size};
-use crate::shards::Shards;
+use crate::index_store::path;
+use crate::open_files::{FileId, FileKind, OpenFiles};
+use crate::open_shard::open_shard;
 
 /// Where a sample is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,21 +26,20 @@ pub struct Place {
     pub row: u64,
 }
 
-/// One partition: both indexes, and the shards as they are opened.
+/// One partition: both indexes.
 #[derive(Debug)]
 pub(crate) struct OpenPartition {
     /// The number in the cache of its first sample.
     first_row: u64,
     pub(crate) samples: SampleIndex,
     images: ImageIndex,
-    pub(crate) sample_shards: Shards,
-    image_shards: Shards,
 }
 
 /// A cache that is open. It can be shared between threads.
 #[derive(Debug)]
 pub struct Cache {
     files: CacheFiles,
+    open: OpenFiles,
     partitions: Vec<OpenPartition>,
     samples: u64,
 }
@@ -62,19 +63,17 @@ impl Cache {
         let mut partitions = Vec::with_capacity(files.partitions() as usize);
         let mut samples = 0;
         for number in 0..files.partitions() {
-            let entry = files.partition(number)?;
             let partition = OpenPartition {
                 first_row: samples,
                 samples: files.sample_index(number)?,
                 images: files.image_index(number)?,
-                sample_shards: Shards::new(&entry.samples, files.text(), number),
-                image_shards: Shards::new(&entry.images, files.images(), number),
             };
             samples += partition.samples.len();
             partitions.push(partition);
         }
         Ok(Self {
             files,
+            open: OpenFiles::new(),
             partitions,
             samples,
         })
@@ -181,8 +180,7 @@ impl Cache {
             rows: open.samples.len(),
         })?;
         self.in_shard(
-            "sample",
-            &open.sample_shards,
+            FileKind::SampleShard,
             (partition, entry.shard, row),
             |file| read_sample(file, partition, row, &entry),
         )
@@ -201,8 +199,7 @@ impl Cache {
             rows: open.images.len(),
         })?;
         self.in_shard(
-            "image",
-            &open.image_shards,
+            FileKind::ImageShard,
             (partition, entry.shard, row),
             |file| read_image(file, partition, row, &entry),
         )
@@ -220,22 +217,28 @@ impl Cache {
     /// Reads in the shard of a row (partition, shard, row); errors get the row and the file.
     pub(crate) fn in_shard<T>(
         &self,
-        kind: &'static str,
-        shards: &Shards,
+        kind: FileKind,
         (partition, shard, row): (u32, u32, u64),
         read: impl FnOnce(&fs::File) -> stoker_formats::Result<T>,
     ) -> Result<T> {
-        let at_row = |error| Error::Row {
+        let id = FileId {
+            cache: 0,
             kind,
+            partition,
+            ordinal: shard,
+        };
+        let at_row = |error| Error::Row {
+            kind: kind.rows(),
             partition,
             shard,
             row,
             error: Box::new(error),
         };
-        let file = shards.file(&self.files, shard).map_err(at_row)?;
-        read(file).map_err(|error| {
+        let file = open_shard(&self.files, &self.open, id, |path| fs::File::open(path));
+        let file = file.map_err(at_row)?;
+        read(file.file()).map_err(|error| {
             let named = matches!(error, stoker_formats::Error::Row { .. });
-            let error = Error::formats(&shards.path(&self.files, shard))(error);
+            let error = Error::formats(&path(&self.files, id))(error);
             if named { error } else { at_row(error) }
         })
     }

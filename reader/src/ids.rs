@@ -11,6 +11,7 @@ use stoker_formats::limits::MAX_ID_BYTES;
 
 use crate::cache::Cache;
 use crate::error::Result;
+use crate::open_files::FileKind;
 
 /// Bytes read at once: the ids of a record batch lie together and take some 10 KiB.
 const AHEAD_BYTES: usize = 32 << 10;
@@ -74,29 +75,24 @@ impl Cache {
                 row,
                 what,
             };
-            let flow = self.in_shard(
-                "sample",
-                &open.sample_shards,
-                (partition, shard, row),
-                |file| {
-                    let id = |window: &mut Window, offset, length: u32| {
-                        let length = length as usize;
-                        if length > MAX_ID_BYTES {
-                            return Err(fault("id too long"));
-                        }
-                        let bytes = window
-                            .get(file, shard, offset, length)
-                            .map_err(|_| fault("the shard ends before the row"))?;
-                        String::from_utf8(bytes.to_vec()).map_err(|_| fault("an id is not UTF-8"))
-                    };
-                    let sample_id = id(&mut sample_ids, entry.sample_id, entry.sample_id_bytes)?;
-                    let record_id = entry
-                        .record_id_bytes
-                        .map(|bytes| id(&mut record_ids, entry.record_id, bytes))
-                        .transpose()?;
-                    Ok(visit(row, &sample_id, record_id.as_deref()))
-                },
-            )?;
+            let flow = self.in_shard(FileKind::SampleShard, (partition, shard, row), |file| {
+                let id = |window: &mut Window, offset, length: u32| {
+                    let length = length as usize;
+                    if length > MAX_ID_BYTES {
+                        return Err(fault("id too long"));
+                    }
+                    let bytes = window
+                        .get(file, shard, offset, length)
+                        .map_err(|_| fault("the shard ends before the row"))?;
+                    String::from_utf8(bytes.to_vec()).map_err(|_| fault("an id is not UTF-8"))
+                };
+                let sample_id = id(&mut sample_ids, entry.sample_id, entry.sample_id_bytes)?;
+                let record_id = entry
+                    .record_id_bytes
+                    .map(|bytes| id(&mut record_ids, entry.record_id, bytes))
+                    .transpose()?;
+                Ok(visit(row, &sample_id, record_id.as_deref()))
+            })?;
             if flow.is_break() {
                 return Ok(flow);
             }

@@ -238,10 +238,7 @@ impl IndexStore {
             &path(&self.files, self.id(kind, partition)),
         ))?;
         found.ok_or(Error::NoRow {
-            kind: match kind {
-                FileKind::ImageShard | FileKind::ImageIndex => "image",
-                FileKind::SampleShard | FileKind::SampleIndex => "sample",
-            },
+            kind: kind.rows(),
             partition,
             row,
             rows: self.entry(kind, partition)?.rows,

@@ -34,6 +34,16 @@ pub(crate) enum FileKind {
     SampleIndex,
 }
 
+impl FileKind {
+    /// What its rows are called in messages.
+    pub(crate) fn rows(self) -> &'static str {
+        match self {
+            Self::ImageShard | Self::ImageIndex => "image",
+            Self::SampleShard | Self::SampleIndex => "sample",
+        }
+    }
+}
+
 /// A file that is open.
 #[derive(Debug)]
 pub(crate) struct OpenFile {

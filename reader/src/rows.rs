@@ -5,15 +5,14 @@
 
 use std::sync::Arc;
 
-use stoker_formats::{
-    Counts, IGNORED_LABEL, ImageEntry, RowHasher, SampleEntry, ShardKind, read_shard_head,
-};
+use stoker_formats::{Counts, IGNORED_LABEL, ImageEntry, RowHasher, SampleEntry};
 
 use crate::error::{Error, Result};
 use crate::files::CacheFiles;
 use crate::index_store::{IndexStore, path};
 use crate::io::{Backend, ReadShard};
-use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles, open_sized};
+use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles};
+use crate::open_shard::open_shard;
 use crate::sample_text::SampleText;
 use crate::stats::Counters;
 use crate::unit::Unit;
@@ -206,44 +205,12 @@ impl Rows {
 
     /// The open shard of a row.
     fn shard(&self, row: Row) -> Result<Arc<OpenFile>> {
-        let files = &self.source(row.cache)?.files;
         let id = Self::id(row);
-        let path = path(files, id);
-        let damaged = |what: &str| Error::Damaged {
-            path: path.clone(),
-            what: what.to_owned(),
-        };
-        let partition = files.partition(row.partition)?;
-        let (shards, kind) = if row.kind == "image" {
-            (&partition.images.shards, ShardKind::Images)
-        } else {
-            (&partition.samples.shards, ShardKind::Samples)
-        };
-        let entry = shards
-            .get(row.shard as usize)
-            .copied()
-            .flatten()
-            .ok_or_else(|| damaged("the index names a shard that the manifest does not"))?;
-        // Through a handle of its own: the backend's may take aligned reads only.
-        let check = || {
-            let plain = std::fs::File::open(&path).map_err(Error::io("open", &path))?;
-            let (head, rows) = read_shard_head(&plain, kind).map_err(Error::formats(&path))?;
-            if (head.partition, head.shard, rows) == (row.partition, row.shard, entry.rows) {
-                Ok(())
-            } else {
-                Err(damaged("another shard stands in this place"))
-            }
-        };
-        self.open.get(
-            id,
-            || {
-                open_sized(&path, entry.bytes, |path| match kind {
-                    ShardKind::Images => self.backend.open(path),
-                    ShardKind::Samples => std::fs::File::open(path),
-                })
-            },
-            check,
-        )
+        let files = &self.source(row.cache)?.files;
+        open_shard(files, &self.open, id, |path| match id.kind {
+            FileKind::ImageShard => self.backend.open(path),
+            _ => std::fs::File::open(path),
+        })
     }
 
     fn must_check(&self, checked: &Checked, rows: u64, row: u64) -> bool {

@@ -148,7 +148,7 @@ impl HostMemory {
                 // SAFETY: whoever lends the memory asks whether it is idle first, and its drop waits for `read`.
                 unsafe { slot.fill(stream, memory, read, bytes) }
             }
-            Self::Plain(_) => Err(slot.refused("the memory is not page-locked for this device")),
+            Self::Plain(_) => Err(slot.refused("the bytes are in memory of another device")),
         }
     }
 

@@ -148,14 +148,14 @@ fn the_cursor_counts_what_was_delivered_at_every_place() {
         let mut reader = DeviceReader::open(options.clone(), 0).unwrap();
         let mut other = DeviceReader::open(options.clone(), 0).unwrap();
         let mut host = Reader::open(options).unwrap();
-        for place in 0..expected.len() {
+        for (place, expected) in expected.iter().enumerate() {
             let cursor = reader.cursor().unwrap();
             assert_eq!(cursor, host.cursor().unwrap(), "{place}");
             other
                 .restore(&Cursor::from_json(&cursor.to_json()).unwrap())
                 .unwrap();
             let found = batch(&mut other).unwrap();
-            assert!(fetched(&other, found).unwrap() == expected[place]);
+            assert!(fetched(&other, found).unwrap() == *expected);
             drop(batch(&mut reader).unwrap());
             assert!(matches!(host.next_batch(None).unwrap(), Step::Batch(_)));
         }
