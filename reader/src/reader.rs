@@ -225,6 +225,10 @@ impl Reader {
         });
         match result {
             Ok(delivery) => {
+                // Not before the first batch, which somebody waits for.
+                if self.index_check.is_none() {
+                    self.index_check = Some(IndexCheck::start(&self.plan)?);
+                }
                 self.consumer.delivered(since.elapsed());
                 self.ended = delivery.after.at.epoch != delivery.batch.epoch;
                 self.at = delivery.after;
@@ -243,9 +247,6 @@ impl Reader {
     }
 
     fn running(&mut self) -> Result<&Pipeline<BatchWork>> {
-        if self.index_check.is_none() {
-            self.index_check = Some(IndexCheck::start(&self.plan)?);
-        }
         let pipeline = match self.pipeline.take() {
             Some(pipeline) => pipeline,
             None => {

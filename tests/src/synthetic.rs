@@ -202,13 +202,31 @@ pub fn write_sized(
     recipe: Value,
     shard_rows: usize,
 ) -> Manifest {
-    let partitions: Vec<Partition> = (0u32..)
-        .zip(content)
-        .map(|(number, content)| Partition {
-            images: write_images(root, number, &content.images, shard_rows),
-            samples: write_samples(root, number, &content.samples, shard_rows),
+    let parts = content.iter().cloned();
+    write_each(root, parts, tables, recipe, shard_rows)
+}
+
+/// Writes partitions as they are made, so that none but the one in hand is in memory. The last one is the split `val`.
+///
+/// # Panics
+/// As [`write()`].
+pub fn write_each(
+    root: &Path,
+    parts: impl Iterator<Item = Content>,
+    tables: &TableBytes,
+    recipe: Value,
+    shard_rows: usize,
+) -> Manifest {
+    let (partitions, sums): (Vec<Partition>, Vec<[u64; 4]>) = (0u32..)
+        .zip(parts)
+        .map(|(number, content)| {
+            let partition = Partition {
+                images: write_images(root, number, &content.images, shard_rows),
+                samples: write_samples(root, number, &content.samples, shard_rows),
+            };
+            (partition, sums(&content))
         })
-        .collect();
+        .unzip();
     let text = Folder::Text(TEXT_PLAN);
     let entry = |kind: TableKind, (bytes, rows): &(Vec<u8>, u64)| {
         let hash = ContentHash::of(bytes);
@@ -225,11 +243,8 @@ pub fn write_sized(
         hash: ContentHash::of(&words),
     };
     let tokenizer = put(root, text, name, &words, WORDS.len() as u64);
-    let last = content.len() as u32 - 1;
-    let splits = vec![
-        split("train", 0, last, content),
-        split("val", last, 1, content),
-    ];
+    let last = partitions.len() as u32 - 1;
+    let splits = vec![split("train", 0, last, &sums), split("val", last, 1, &sums)];
     let manifest = Manifest {
         format_version: VERSION,
         created_by: "synthetic".into(),
@@ -256,25 +271,30 @@ pub fn write_sized(
     manifest
 }
 
-fn split(name: &str, first: u32, count: u32, content: &[Content]) -> SplitEntry {
-    let parts = &content[first as usize..(first + count) as usize];
-    let sum = |of: fn(&Content) -> usize| parts.iter().map(of).sum::<usize>() as u64;
+/// Samples, tokens, loss tokens and images.
+fn sums(content: &Content) -> [u64; 4] {
+    let samples = &content.samples;
+    let labels = samples.iter().flat_map(|sample| &sample.labels);
+    [
+        samples.len(),
+        samples.iter().map(|sample| sample.input_ids.len()).sum(),
+        labels.filter(|label| **label != IGNORED_LABEL).count(),
+        content.images.len(),
+    ]
+    .map(|count| count as u64)
+}
+
+fn split(name: &str, first: u32, count: u32, sums: &[[u64; 4]]) -> SplitEntry {
+    let parts = &sums[first as usize..(first + count) as usize];
+    let sum = |of: usize| parts.iter().map(|part| part[of]).sum();
     SplitEntry {
         name: name.into(),
         first_partition: first,
         partitions: count,
-        samples: sum(|part| part.samples.len()),
-        tokens: sum(|part| {
-            part.samples
-                .iter()
-                .map(|sample| sample.input_ids.len())
-                .sum()
-        }),
-        loss_tokens: sum(|part| {
-            let labels = part.samples.iter().flat_map(|sample| &sample.labels);
-            labels.filter(|label| **label != IGNORED_LABEL).count()
-        }),
-        images: sum(|part| part.images.len()),
+        samples: sum(0),
+        tokens: sum(1),
+        loss_tokens: sum(2),
+        images: sum(3),
     }
 }
 
