@@ -25,10 +25,10 @@ const GROUP_ROWS: usize = 1 << 16;
 const BATCH_ROWS: usize = 1 << 12;
 
 /// Fixed, so that the bytes do not change with the version of a library.
-const CREATED_BY: &str = "stoker";
+pub(crate) const CREATED_BY: &str = "stoker";
 
 /// Zstandard level: the tables are small, and written once.
-const LEVEL: i32 = 3;
+pub(crate) const LEVEL: i32 = 3;
 
 /// A sample, for the table `samples`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,7 +235,7 @@ pub struct TableWriter<W: Write + Send, R: TableRow> {
     rows: u64,
 }
 
-fn parquet(kind: &'static str) -> impl Fn(ParquetError) -> Error {
+pub(crate) fn parquet(kind: &'static str) -> impl Fn(ParquetError) -> Error {
     move |source| Error::Encoder {
         kind,
         source: Box::new(source),
