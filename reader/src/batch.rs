@@ -189,6 +189,8 @@ pub struct Batch {
     pub micro_batches: u32,
     /// Tokens of the whole global batch that take part in the loss, the same number on every rank.
     pub n_loss_tokens: u64,
+    /// Tokens of its samples, padding not counted.
+    pub tokens: usize,
     /// Tokens of the longest sample, or of the longest padding between two borders of `cu_seqlens`.
     pub max_seqlen: usize,
     /// The units of the rows in order; none for a padding row.

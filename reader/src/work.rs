@@ -196,6 +196,7 @@ impl BatchWork {
                 micro_batch: job.micro_batch,
                 micro_batches: plan.world.micro_batches(),
                 n_loss_tokens: job.n_loss_tokens,
+                tokens: job.plan.rows.iter().map(|row| row.filled).sum(),
                 max_seqlen: job.plan.longest(),
                 units: job.plan.rows.iter().map(|row| row.unit).collect(),
                 sample_ids,

@@ -208,9 +208,12 @@ pub(crate) struct StatsArgs {
 pub(crate) struct ReadArgs {
     /// The cache's folder
     pub(crate) cache: PathBuf,
-    /// Samples of a global batch, over all ranks
+    /// Samples of a global batch, over all ranks; with --pack, packs
     #[arg(long, value_name = "B")]
     pub(crate) batch_size: u32,
+    /// Read the packs of this pack table instead of samples
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pack: Option<String>,
     /// Seed of the order
     #[arg(long, default_value_t = 0, value_name = "S")]
     pub(crate) seed: u64,

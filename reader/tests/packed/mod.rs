@@ -41,7 +41,7 @@ pub(crate) fn grouped(content: &[Content], max_tokens: u32) -> Groups {
         let mut packs: Vec<Vec<u32>> = Vec::new();
         let (mut from, mut to) = (0, part.samples.len() as u32);
         while from < to {
-            let row = if packs.len() % 2 == 0 {
+            let row = if packs.len().is_multiple_of(2) {
                 from += 1;
                 from - 1
             } else {
