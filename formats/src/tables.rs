@@ -106,6 +106,21 @@ pub struct ProvenanceRow {
     pub key: Option<String>,
 }
 
+/// A sample that stands in no pack, for the table of over-long samples beside a pack table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverlongTableRow {
+    /// The partition.
+    pub partition: u32,
+    /// The row in the partition.
+    pub row: u64,
+    /// `file:line`.
+    pub sample_id: String,
+    /// Token ids.
+    pub n_tokens: u32,
+    /// Patches of all images.
+    pub n_patches: u32,
+}
+
 /// A row of one of the tables.
 pub trait TableRow: Sized {
     /// What the table is called in messages.
@@ -192,6 +207,27 @@ impl TableRow for RejectTableRow {
             text(rows.iter().map(|row| row.reason.as_str())),
             maybe_text(rows.iter().map(|row| row.link.as_deref())),
             text(rows.iter().map(|row| row.message.as_str())),
+        ]
+    }
+}
+
+impl TableRow for OverlongTableRow {
+    const NAME: &'static str = "the table of over-long samples";
+    const COLUMNS: &'static [(&'static str, DataType, bool)] = &[
+        ("partition", DataType::UInt32, false),
+        ("row", DataType::UInt64, false),
+        ("sample_id", DataType::Utf8, false),
+        ("n_tokens", DataType::UInt32, false),
+        ("n_patches", DataType::UInt32, false),
+    ];
+
+    fn columns(rows: &[Self]) -> Vec<ArrayRef> {
+        vec![
+            u32s(rows.iter().map(|row| row.partition)),
+            u64s(rows.iter().map(|row| row.row)),
+            text(rows.iter().map(|row| row.sample_id.as_str())),
+            u32s(rows.iter().map(|row| row.n_tokens)),
+            u32s(rows.iter().map(|row| row.n_patches)),
         ]
     }
 }

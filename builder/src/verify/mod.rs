@@ -7,7 +7,7 @@ mod cost;
 mod deep;
 mod files;
 mod foreign;
-mod progress;
+pub(crate) mod progress;
 mod report;
 pub(crate) mod table_rows;
 
@@ -67,7 +67,7 @@ pub fn verify_until(root: &Path, deep: bool, show: bool, stop: &Stop) -> Result<
         Ok(files) => files,
         Err(error) => return unreadable_manifest(root, deep, error),
     };
-    let progress = Progress::new(show, work_bytes(&files, deep), stop.clone());
+    let progress = Progress::new("verify", show, work_bytes(&files, deep), stop.clone());
     let mut findings = files::check(&files, &progress);
     let damaged: BTreeSet<CacheFileKey> = findings.iter().map(|found| key(&found.file)).collect();
     let partitions: Vec<u32> = (0..files.partitions()).collect();
