@@ -64,9 +64,9 @@ def loss_sum(model: torch.nn.Module, batch: dict[str, Any]) -> torch.Tensor:
     """The summed loss of a micro-batch. Divided by the global batch's n_loss_tokens, gradients of ranks just add up."""
     # A batch without pictures carries empty tensors; the model wants none at all.
     pictures = {name: batch[name] if batch[name].numel() else None for name in ("pixel_values", "image_grid_thw")}
-    # Without a mask the model takes the borders of packs from where the text's positions begin again.
+    # Without a mask and a cache the model takes the borders of packs from where the text's positions begin again.
     inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask", "position_ids")}
-    logits = model(**inputs, **pictures).logits[:, :-1].flatten(0, 1)
+    logits = model(**inputs, **pictures, use_cache=False).logits[:, :-1].flatten(0, 1)
     labels = batch["labels"][:, 1:].flatten()
     return torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
 

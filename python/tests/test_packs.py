@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def test_what_makes_no_sense_is_refused(packed: Path, tmp_path: Path) -> None:
         ({"pack": "small", "layout": "padded"}, "packed rows only"),
         ({"pack": "small", "shuffle": "shard"}, "shuffle=shard"),
     ):
-        with pytest.raises(stoker.ConfigError, match=words):
+        with pytest.raises(stoker.errors.ConfigError, match=words):
             opened(packed, **options)
     copy = shutil.copytree(packed, tmp_path / "copy")
     for table in (copy / "packs").glob("*.parquet"):
@@ -102,6 +103,31 @@ def test_what_makes_no_sense_is_refused(packed: Path, tmp_path: Path) -> None:
         table.write_bytes(data)
     with opened(copy, pack="small") as reader, pytest.raises(stoker.errors.DamageError, match="packs/"):
         reader.next()
+
+
+def test_adapters_pass_packs_on(packed: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from stoker.megatron import Batches, convert
+    from stoker.torch import IterableDataset
+
+    sizes = {"pack": "small", "global_batch_size": 2, "micro_batch_size": 2, "sample_ids": True}
+    batches = list(IterableDataset(packed, **sizes))
+    assert len(batches) > 1 and batches[0]["input_ids"].shape == (1, 2 * BUDGET)
+    one = dict.fromkeys(("data_parallel", "tensor_model_parallel", "context_parallel"), 1)
+    alone = {f"get_{kind}_world_size": lambda: 1 for kind in one} | {f"get_{kind}_rank": lambda: 0 for kind in one}
+    for batch, made in zip(batches, Batches(packed, parallel_state=SimpleNamespace(**alone), **sizes)):
+        assert made["sample_ids"] == batch["sample_ids"]
+        assert torch.equal(made["tokens"], convert(batch, 2)["tokens"])
+        # Each segment predicts its own next tokens, and padding nothing.
+        assert int(made["loss_mask"].sum()) == int((batch["labels"] != -100).sum())
+        for number, (name, tokens) in enumerate(segments(batch)):
+            start = int(made["cu_seqlens_padded"][number])
+            place = slice(start, start + tokens.stop - tokens.start)
+            assert torch.equal(made["tokens"][0, place], batch["input_ids"][0, tokens])
+            assert torch.equal(made["position_ids"][:, 0, place], batch["position_ids"][1:, 0, tokens])
+            learnt = (batch["labels"][0, tokens][1:] != -100).float()
+            assert torch.equal(made["loss_mask"][0, place][:-1], learnt) and made["loss_mask"][0, place][-1] == 0
+            assert name or not learnt.any()
 
 
 def test_packed_equals_unpacked(packed: Path) -> None:
@@ -118,7 +144,8 @@ def test_packed_equals_unpacked(packed: Path) -> None:
     def losses(batch: dict[str, Any], mask: Any, positions: Any) -> Any:
         """The loss of each learnt token, in order."""
         pictures = {name: batch[name] if batch[name].numel() else None for name in ("pixel_values", "image_grid_thw")}
-        made = model(input_ids=batch["input_ids"], attention_mask=mask, position_ids=positions, **pictures)
+        inputs = {"input_ids": batch["input_ids"], "attention_mask": mask, "position_ids": positions}
+        made = model(**inputs, **pictures, use_cache=False)
         labels = batch["labels"][0, 1:]
         return torch.nn.functional.cross_entropy(made.logits[0, :-1], labels, reduction="none")[labels != -100]
 
