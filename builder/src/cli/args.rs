@@ -126,7 +126,7 @@ pub(crate) struct BuildArgs {
     /// Drop an unfinished build of something else in the output folder
     #[arg(long)]
     pub(crate) restart: bool,
-    /// After the commit, remove the folders of earlier plans
+    /// After the commit, remove the folders of earlier plans and the pack tables of earlier caches
     #[arg(long)]
     pub(crate) prune: bool,
     /// Print the plan and what it will take, and stop

@@ -4,6 +4,7 @@
 //! table and the list of left-out samples are durable before the entry that makes them count; whatever ends a run leaves the
 //! cache as it was.
 
+pub(crate) mod check;
 mod partition;
 mod report;
 mod rooms;
@@ -35,6 +36,9 @@ pub const PADDED_BATCH: usize = partition::PADDED_BATCH;
 
 /// Samples that are packed together: enough that sizes match, few enough that a pack is a draw from a small part.
 pub const WINDOW: u32 = 8192;
+
+/// Of a table, as an estimate for the message of a full disk.
+const TABLE_BYTES_A_SAMPLE: u64 = 4;
 
 /// What the entry says of its maker.
 const CREATED_BY: &str = concat!("stoker ", env!("CARGO_PKG_VERSION"));
@@ -134,6 +138,8 @@ fn make(
     let total = (0..files.partitions()).map(bytes).sum();
     let progress = Progress::new("pack", request.show, total, stop.clone());
     let fingerprint = files.manifest().fingerprint;
+    let samples = files.manifest().splits.iter().map(|split| split.samples);
+    publisher.set_remaining_bytes(samples.sum::<u64>().saturating_mul(TABLE_BYTES_A_SAMPLE));
     let out = publisher.create(folder, store::TABLE_BASE)?;
     let table = pool
         .install(|| {
