@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use stoker_tests::cache::{assert_same, files};
 use stoker_tests::command::Run;
 use stoker_tests::corpus::Corpus;
+use stoker_tests::crash::traced;
 use stoker_tests::snapshot;
+use stoker_tests::strace::{failed_at, points, trace};
 
 struct Scene {
     corpus: Corpus,
@@ -120,7 +122,7 @@ fn messages() {
     let entry = scene.output().join("packs/1k.json");
     let bytes = fs::read(&entry).expect("the entry");
     fs::remove_file(&entry).expect("our own file");
-    fs::write(&entry, &bytes[..bytes.len() - 9]).expect("our own file");
+    fs::write(&entry, &bytes[..300]).expect("our own file");
     scene.check("pack_damaged", &scene.pack(&["--max-tokens", "1024"]));
     scene.check("pack_verify_damaged", &scene.on_cache(&["verify"]));
 }
@@ -186,15 +188,45 @@ fn a_table_outlives_builds_of_the_same_cache_and_no_other() {
     assert_same(&packs(&scene.output()), &before, "made again");
 }
 
+/// Killed at each call that changes the folder of pack tables: there is a whole table or none, and the next run ends with
+/// the files of an undisturbed one.
 #[test]
 fn a_killed_run_leaves_the_cache_as_it_was() {
     let scene = Scene::new();
+    let cache = files(&scene.output());
+    let folder = scene.output().join("packs");
+    // One thread, so that every run makes the same calls; over-long samples, so that there are three files.
+    let pack = || scene.pack(&["--max-tokens", "64", "--threads", "1"]);
+    let (ended, calls) = trace(&pack(), &traced(), scene.corpus.path());
+    let _ = ended.expect_code(0);
+    let clean = packs(&scene.output());
+    assert_eq!(clean.len(), 3);
+    let mut kills = 0;
+    for point in points(&calls, &folder) {
+        fs::remove_dir_all(&folder).expect("our own folder");
+        let ended = failed_at(&pack(), &folder, &point, "signal=SIGKILL").end();
+        kills += usize::from(ended.signal == Some(9));
+        let mut left = files(&scene.output());
+        left.retain(|name, _| !name.starts_with("packs"));
+        assert_same(&left, &cache, &format!("killed at {point}"));
+        let verify = scene.on_cache(&["verify", "--deep", "--json"]).end();
+        let tables = verify.expect_code(0).json()["pack_tables"].clone();
+        assert!(tables == serde_json::json!([]) || tables == serde_json::json!(["64"]));
+        let _ = pack().end().expect_code(0);
+        assert_same(&packs(&scene.output()), &clean, &format!("after {point}"));
+    }
+    assert!(kills >= 12, "{kills}");
+}
+
+#[test]
+fn a_write_that_fails_is_an_error_and_leaves_nothing() {
+    let scene = Scene::new();
     let before = files(&scene.output());
-    // The table's file cannot become larger than this: the write fails in the middle.
-    let limited = scene
-        .pack(&["--max-tokens", "64"])
-        .under(&["prlimit", "--fsize=600"]);
-    let _ = limited.end().expect_code(2);
+    // The table's file cannot become larger than this.
+    let limited = scene.pack(&["--max-tokens", "64"]);
+    let limited = limited.under(&["prlimit", "--fsize=600"]);
+    let ended = limited.end().expect_code(2);
+    assert!(ended.stderr.contains(".table.tmp"), "{}", ended.stderr);
     assert_same(&files(&scene.output()), &before, "after a failed write");
     let _ = scene.pack(&["--max-tokens", "64"]).end().expect_code(0);
     let _ = scene.on_cache(&["verify", "--deep"]).end().expect_code(0);
