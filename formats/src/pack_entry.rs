@@ -131,6 +131,8 @@ pub struct PackTotals {
     pub patches: u64,
     /// Over-long samples: left out, or alone in a pack, as the options say.
     pub overlong: u64,
+    /// Tokens in them.
+    pub overlong_tokens: u64,
 }
 
 /// What `packs/<name>.json` says of a pack table.
@@ -221,12 +223,18 @@ impl PackEntry {
         Ok(entry)
     }
 
-    /// The share of the token budgets of all packs that is used; 0 without packs.
+    /// The share of the token budgets of all packs that is used; 0 without packs. Over-long samples that stand alone have no
+    /// budget, and do not count.
     #[must_use]
     pub fn fill_rate(&self) -> f64 {
-        let budget = self.table.rows as f64 * f64::from(self.options.max_tokens);
+        let (mut packs, mut tokens) = (self.table.rows, self.totals.tokens);
+        if self.options.overlong == PackOverlong::Alone {
+            packs = packs.saturating_sub(self.totals.overlong);
+            tokens = tokens.saturating_sub(self.totals.overlong_tokens);
+        }
+        let budget = packs as f64 * f64::from(self.options.max_tokens);
         if budget > 0.0 {
-            self.totals.tokens as f64 / budget
+            tokens as f64 / budget
         } else {
             0.0
         }

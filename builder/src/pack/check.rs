@@ -80,6 +80,7 @@ fn add(sum: PackTotals, part: &PackTotals) -> PackTotals {
         images: sum.images + part.images,
         patches: sum.patches + part.patches,
         overlong: sum.overlong + part.overlong,
+        overlong_tokens: sum.overlong_tokens + part.overlong_tokens,
     }
 }
 
@@ -141,21 +142,19 @@ impl Check<'_> {
         }
         for row in self.left_out {
             let seen = usize::try_from(*row).ok().and_then(|row| seen.get_mut(row));
-            match seen {
-                Some(seen) if !*seen && !self.admits(*row) => *seen = true,
+            match (seen, self.counts(*row)) {
+                (Some(seen), Some(counts)) if !*seen && !self.limits.admit(&counts) => {
+                    *seen = true;
+                    totals.overlong += 1;
+                    totals.overlong_tokens += u64::from(counts.tokens);
+                }
                 _ => return Err(format!("row {row} is left out without need")),
             }
-            totals.overlong += 1;
         }
         match seen.iter().position(|seen| !seen) {
             Some(row) => Err(format!("row {row} is in no pack")),
             None => Ok(totals),
         }
-    }
-
-    fn admits(&self, row: u64) -> bool {
-        self.counts(row)
-            .is_some_and(|counts| self.limits.admit(&counts))
     }
 
     fn counts(&self, row: u64) -> Option<Counts> {
@@ -202,6 +201,7 @@ impl Check<'_> {
                 return Err("more than its limits allow");
             }
             totals.overlong += 1;
+            totals.overlong_tokens += u64::from(counts.tokens);
         }
         Ok(())
     }

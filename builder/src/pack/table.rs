@@ -116,6 +116,11 @@ impl Sums {
         let totals = &mut self.totals;
         totals.samples += samples - left_out;
         totals.overlong += overlong;
+        let tokens = packed
+            .overlong
+            .iter()
+            .map(|(_, counts)| u64::from(counts.tokens));
+        totals.overlong_tokens += tokens.sum::<u64>();
         for counts in &packed.counts {
             totals.tokens += u64::from(counts.tokens);
             totals.loss_tokens += u64::from(counts.loss_tokens);
