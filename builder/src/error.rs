@@ -102,6 +102,22 @@ pub enum Error {
         /// The most frequent reasons.
         top: String,
     },
+    /// Samples fit into no pack, and `--overlong fail` was asked for.
+    #[error(
+        "{count} over-long samples fit into no pack, the longest with {tokens} tokens and {patches} patches: partition {partition}, row `{row}`"
+    )]
+    Overlong {
+        /// How many.
+        count: u64,
+        /// Tokens of the one with the most tokens.
+        tokens: u32,
+        /// Its patches.
+        patches: u32,
+        /// Its partition.
+        partition: u32,
+        /// Its row in the partition.
+        row: u32,
+    },
     /// A signal asked the build to stop.
     #[error("stopped by {}", if *signal == 2 { "SIGINT" } else { "SIGTERM" })]
     Interrupted {
@@ -147,6 +163,10 @@ impl Error {
             Self::TooManyRejects { .. } => Some(
                 "mend the records, or raise --max-rejects and run again; what is done stays".into(),
             ),
+            Self::Overlong { .. } => Some(
+                "raise --max-tokens or --max-patches, or say --overlong reject or --overlong alone; nothing was written"
+                    .into(),
+            ),
             Self::Interrupted { .. } => {
                 Some("what is done stays; run the same command again to go on".into())
             }
@@ -155,11 +175,11 @@ impl Error {
         }
     }
 
-    /// The process exit code of this error: 1 too many rejects, 128 + signal when interrupted, else 2.
+    /// The process exit code of this error: 1 too many rejects or over-long samples, 128 + signal when interrupted, else 2.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::TooManyRejects { .. } => 1,
+            Self::TooManyRejects { .. } | Self::Overlong { .. } => 1,
             Self::Interrupted { signal } => 128 + u8::try_from(*signal).unwrap_or(2),
             _ => 2,
         }

@@ -8,6 +8,7 @@ pub mod image;
 pub mod inspect;
 pub mod limits;
 pub mod model;
+pub mod pack;
 pub mod plan;
 pub mod publish;
 pub mod record;

@@ -176,7 +176,9 @@ fn a_recipe_of_another_program_is_refused() {
 fn the_summary_needs_the_manifest_alone() {
     let (folder, _) = made();
     fs::remove_dir_all(folder.path().join(format!("images-{}", "11".repeat(16)))).unwrap();
-    let text = summarise(&CacheFiles::open(folder.path()).unwrap()).to_text();
+    let text = summarise(&CacheFiles::open(folder.path()).unwrap())
+        .unwrap()
+        .to_text();
     for line in [
         "format        1.0, written by synthetic",
         "split         train: 18 samples, ",

@@ -187,6 +187,63 @@ fn read_prints_the_batches_of_every_rank_and_goes_on_at_a_cursor() {
 }
 
 #[test]
+fn read_prints_packs() {
+    let folder = made();
+    let cache = folder.path();
+    for (tokens, name) in [("64", "small"), ("256", "large")] {
+        let packed = stoker("pack", cache, &["--max-tokens", tokens, "--name", name]);
+        assert_eq!(
+            packed.status.code(),
+            Some(0),
+            "{}",
+            text(&packed.stderr, cache)
+        );
+    }
+    let read = |args: &[&str]| {
+        let all = ["--batch-size", "1", "--tail", "all", "--ids", "--json"];
+        let output = stoker("read", cache, &[&all, args].concat());
+        let lines = text(&output.stdout, cache);
+        let batches = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        (
+            output.status.code(),
+            batches.collect::<Vec<serde_json::Value>>(),
+            text(&output.stderr, cache),
+        )
+    };
+    let sum = |batches: &[serde_json::Value], of: &str| -> u64 {
+        let values = batches.iter().map(|batch| batch[of].as_u64().unwrap());
+        values.sum()
+    };
+    let (_, samples, _) = read(&[]);
+    let (code, packs, _) = read(&["--pack", "small"]);
+    assert_eq!(code, Some(0));
+    assert!(packs.len() < samples.len() / 2);
+    // Padding counts nowhere.
+    for of in ["tokens", "n_loss_tokens", "images", "patches"] {
+        assert_eq!(sum(&packs, of), sum(&samples, of), "{of}");
+    }
+    assert!(sum(&packs, "tokens") < 64 * packs.len() as u64);
+    let cursor = cache.join("cursor.json");
+    let cursor = cursor.to_str().unwrap();
+    assert_eq!(read(&["--pack", "small", "--cursor", cursor]).0, Some(0));
+    let (code, _, message) = read(&["--pack", "large", "--cursor", cursor]);
+    assert_eq!(code, Some(2));
+    assert!(
+        message.contains("another kind of unit: pack small, here it is `pack large`"),
+        "{message}"
+    );
+    let (code, _, message) = read(&["--pack", "8k"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        message.contains("no pack table `8k` in `CACHE`; there are `large`, `small`"),
+        "{message}"
+    );
+    assert!(message.contains("hint: "), "{message}");
+}
+
+#[test]
 fn read_says_what_is_wrong() {
     let folder = made();
     let cache = folder.path();

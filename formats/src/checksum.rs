@@ -167,6 +167,14 @@ pub fn sample_checksum(partition: u32, row: u64, sample: &SampleRow<'_>) -> u64 
     hasher.finish()
 }
 
+/// XXH3-64 of a block of a pack table's file.
+#[cfg(feature = "tables")]
+pub(crate) fn block_checksum(block: &[u8]) -> u64 {
+    let mut hasher = Xxh3::new();
+    hasher.write(block);
+    hasher.finish()
+}
+
 /// BLAKE3-256 of a whole file; 64 lower-case hex digits in JSON.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentHash(pub [u8; 32]);

@@ -91,6 +91,14 @@ pub enum Error {
         /// The field, or the byte.
         at: String,
     },
+    /// A pack table is damaged, or is not the one of its entry.
+    #[error("pack table is damaged: {what}, at `{at}`")]
+    Pack {
+        /// What is wrong.
+        what: &'static str,
+        /// The byte, or partition and pack.
+        at: String,
+    },
     /// A name that is none of a cache's names.
     #[error("not a name inside a cache: `{}`", name.escape_debug())]
     Name {
@@ -150,6 +158,9 @@ impl Error {
             Self::Document { .. } => {
                 Some("restore the file from an intact node, or run the build command again")
             }
+            Self::Pack { .. } => Some(
+                "copy the file again from an intact node, or remove the table's .json file and run `stoker pack` again",
+            ),
             Self::Io { .. }
             | Self::Unwritable { .. }
             | Self::Name { .. }

@@ -17,6 +17,13 @@ mod layout;
 pub mod limits;
 mod manifest;
 mod names;
+#[cfg(feature = "tables")]
+mod pack_blocks;
+mod pack_entry;
+#[cfg(feature = "tables")]
+mod pack_table;
+#[cfg(feature = "tables")]
+mod pack_write;
 mod permutation;
 mod read_at;
 mod read_row;
@@ -38,7 +45,16 @@ pub use index::{ImageIndex, SampleIndex, Written, write_image_index, write_sampl
 pub use manifest::{
     FileEntry, InputEntry, Manifest, Partition, PartitionFiles, SplitEntry, Tables, Version,
 };
-pub use names::{FileName, Folder, MANIFEST_NAME, PlanId, TableKind};
+pub use names::{
+    FileName, Folder, MANIFEST_NAME, PACKS_FOLDER, PackFile, PackName, PlanId, TableKind,
+};
+pub use pack_entry::{
+    PackEntry, PackOptions, PackOverlong, PackStrategy, PackTableEntry, PackTotals,
+};
+#[cfg(feature = "tables")]
+pub use pack_table::{Members, PackTable};
+#[cfg(feature = "tables")]
+pub use pack_write::PackTableWriter;
 pub use permutation::{Key, Permutation, last_entries};
 pub use read_at::ReadAt;
 pub use read_row::{ImageData, SampleData, read_image, read_sample};

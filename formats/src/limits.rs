@@ -58,3 +58,9 @@ pub const MAX_TABLE_POSITIONS: u64 = 1 << 16;
 
 /// Positions of one permutation: products of its two radices stay inside a u64.
 pub const MAX_POSITIONS: u64 = 1 << 48;
+
+/// A block of a pack table's file, the unit in which it is checked: a page or two, hashed in some microseconds.
+pub const PACK_BLOCK_BYTES: u64 = 64 << 10;
+
+/// The entry of a pack table: two numbers a partition, 16 digits a block; above this the file is not one.
+pub const MAX_PACK_ENTRY_BYTES: usize = 64 << 20;

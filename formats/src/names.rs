@@ -15,6 +15,9 @@ use crate::hex;
 /// The manifest's name in the cache folder.
 pub const MANIFEST_NAME: &str = "manifest.json";
 
+/// The folder of the pack tables in the cache folder.
+pub const PACKS_FOLDER: &str = "packs";
+
 /// The longest piece of a bad name that a message shows.
 const SHOWN_CHARACTERS: usize = 80;
 
@@ -94,6 +97,97 @@ impl FromStr for Folder {
             Some(("images", id)) => id.parse().map(Self::Images).map_err(|_| bad(text)),
             Some(("text", id)) => id.parse().map(Self::Text).map_err(|_| bad(text)),
             _ => Err(bad(text)),
+        }
+    }
+}
+
+/// The longest name of a pack table; it stands in messages and options.
+const MAX_PACK_NAME_BYTES: usize = 64;
+
+/// The name that a pack table was given: letters, digits, `.`, `_`, `-`, beginning with a letter or a digit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PackName(String);
+
+impl PackName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PackName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for PackName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let fit = (1..=MAX_PACK_NAME_BYTES).contains(&text.len())
+            && text.starts_with(|first: char| first.is_ascii_alphanumeric())
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        if fit {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(bad(text))
+        }
+    }
+}
+
+impl Serialize for PackName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for PackName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(|_| serde::de::Error::custom("not a name of a pack table"))
+    }
+}
+
+/// A file inside [`PACKS_FOLDER`]; `Display` gives its name there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PackFile {
+    /// `<name>.json`: the entry of a pack table, its commit.
+    Entry(PackName),
+    /// `<first 16 digits of its hash>.parquet`: a pack table, or a table of over-long samples.
+    Table([u8; 8]),
+}
+
+impl PackFile {
+    /// The table whose bytes have `hash`.
+    #[must_use]
+    pub fn table(hash: ContentHash) -> Self {
+        let mut id = [0; 8];
+        id.copy_from_slice(&hash.0[..8]);
+        Self::Table(id)
+    }
+
+    /// The file that `name` names. Fails for every other text.
+    pub fn parse(name: &str) -> Result<Self> {
+        if let Some(stem) = name.strip_suffix(".json") {
+            return stem.parse().map(Self::Entry).map_err(|_| bad(name));
+        }
+        name.strip_suffix(".parquet")
+            .and_then(|stem| hex::decode(stem.as_bytes()))
+            .map(Self::Table)
+            .ok_or_else(|| bad(name))
+    }
+}
+
+impl fmt::Display for PackFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Entry(name) => write!(f, "{name}.json"),
+            Self::Table(id) => write!(f, "{}.parquet", hex::encode(id)),
         }
     }
 }

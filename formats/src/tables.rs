@@ -25,10 +25,10 @@ const GROUP_ROWS: usize = 1 << 16;
 const BATCH_ROWS: usize = 1 << 12;
 
 /// Fixed, so that the bytes do not change with the version of a library.
-const CREATED_BY: &str = "stoker";
+pub(crate) const CREATED_BY: &str = "stoker";
 
 /// Zstandard level: the tables are small, and written once.
-const LEVEL: i32 = 3;
+pub(crate) const LEVEL: i32 = 3;
 
 /// A sample, for the table `samples`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +104,21 @@ pub struct ProvenanceRow {
     pub partition: Option<u32>,
     /// The image key in hex.
     pub key: Option<String>,
+}
+
+/// A sample that stands in no pack, for the table of over-long samples beside a pack table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverlongTableRow {
+    /// The partition.
+    pub partition: u32,
+    /// The row in the partition.
+    pub row: u64,
+    /// `file:line`.
+    pub sample_id: String,
+    /// Token ids.
+    pub n_tokens: u32,
+    /// Patches of all images.
+    pub n_patches: u32,
 }
 
 /// A row of one of the tables.
@@ -196,6 +211,27 @@ impl TableRow for RejectTableRow {
     }
 }
 
+impl TableRow for OverlongTableRow {
+    const NAME: &'static str = "the table of over-long samples";
+    const COLUMNS: &'static [(&'static str, DataType, bool)] = &[
+        ("partition", DataType::UInt32, false),
+        ("row", DataType::UInt64, false),
+        ("sample_id", DataType::Utf8, false),
+        ("n_tokens", DataType::UInt32, false),
+        ("n_patches", DataType::UInt32, false),
+    ];
+
+    fn columns(rows: &[Self]) -> Vec<ArrayRef> {
+        vec![
+            u32s(rows.iter().map(|row| row.partition)),
+            u64s(rows.iter().map(|row| row.row)),
+            text(rows.iter().map(|row| row.sample_id.as_str())),
+            u32s(rows.iter().map(|row| row.n_tokens)),
+            u32s(rows.iter().map(|row| row.n_patches)),
+        ]
+    }
+}
+
 impl TableRow for ProvenanceRow {
     const NAME: &'static str = "the table of provenance";
     const COLUMNS: &'static [(&'static str, DataType, bool)] = &[
@@ -235,7 +271,7 @@ pub struct TableWriter<W: Write + Send, R: TableRow> {
     rows: u64,
 }
 
-fn parquet(kind: &'static str) -> impl Fn(ParquetError) -> Error {
+pub(crate) fn parquet(kind: &'static str) -> impl Fn(ParquetError) -> Error {
     move |source| Error::Encoder {
         kind,
         source: Box::new(source),

@@ -64,8 +64,9 @@ def loss_sum(model: torch.nn.Module, batch: dict[str, Any]) -> torch.Tensor:
     """The summed loss of a micro-batch. Divided by the global batch's n_loss_tokens, gradients of ranks just add up."""
     # A batch without pictures carries empty tensors; the model wants none at all.
     pictures = {name: batch[name] if batch[name].numel() else None for name in ("pixel_values", "image_grid_thw")}
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
-    logits = model(**inputs, **pictures).logits[:, :-1].flatten(0, 1)
+    # Without a mask and a cache the model takes the borders of packs from where the text's positions begin again.
+    inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask", "position_ids")}
+    logits = model(**inputs, **pictures, use_cache=False).logits[:, :-1].flatten(0, 1)
     labels = batch["labels"][:, 1:].flatten()
     return torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
 
@@ -88,7 +89,7 @@ def train(options: argparse.Namespace) -> None:
         global_batch_size=options.global_batch_size,
         micro_batch_size=options.micro_batch_size,
         seed=options.seed,
-        layout="padded",
+        pack=options.pack,
         dtype="float32",
         sample_ids=True,
         tensors="torch",
@@ -119,7 +120,7 @@ def train(options: argparse.Namespace) -> None:
         optimizer.zero_grad()
         dist.all_reduce(total)
         samples: list[Any] = [None] * world
-        dist.all_gather_object(samples, [name for batch in batches for name in batch["sample_ids"]])
+        dist.all_gather_object(samples, [name for batch in batches for name in batch["sample_ids"] if name])
         if rank == 0:
             note(options, step, total.item(), sum(samples, []))
             if step % options.save_every == 0 or step == options.steps:
@@ -152,6 +153,7 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=1)
     parser.add_argument("--global-batch-size", type=int, default=4)
     parser.add_argument("--micro-batch-size", type=int, default=1)
+    parser.add_argument("--pack", help="train on the packs of this table, made by `stoker pack`; sizes count packs then")
     parser.add_argument("--vocabulary", type=int, default=1280, help="at least the tokenizer's")
     parser.add_argument("--seed", type=int, default=0)
     # Small matrices: more threads only wait for each other, and one thread adds in one order.

@@ -71,7 +71,7 @@ pub(crate) fn inspect(
 ) -> PyResult<String> {
     answer(py, &Stop::default(), move || {
         if sample.is_none() && row.is_none() {
-            return json(&inspecting::summarise(&CacheFiles::open(&cache)?));
+            return json(&inspecting::summarise(&CacheFiles::open(&cache)?)?);
         }
         let cache = Cache::open(&cache)?;
         let place = match (&sample, row) {

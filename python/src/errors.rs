@@ -67,17 +67,27 @@ pub(crate) fn builder_error(error: BuilderError) -> PyErr {
 /// The exception of a reader's error.
 pub(crate) fn reader_error(error: ReaderError) -> PyErr {
     let words: Words = (error.to_string(), error.hint().map(Into::into));
+    worded(error, words)
+}
+
+/// The class by what happened; the words are those of whoever tells where.
+fn worded(error: ReaderError, words: Words) -> PyErr {
     match error {
+        ReaderError::InPack { error, .. } => worded(*error, words),
         ReaderError::Io { .. } => FileError::new_err(words),
         ReaderError::NotACache { .. } => NotACacheError::new_err(words),
         ReaderError::Missing { .. } => MissingFilesError::new_err(words),
         ReaderError::Damaged { .. } | ReaderError::Row { .. } => DamageError::new_err(words),
         ReaderError::Formats { error, .. } => formats_error(&error, words),
-        ReaderError::Recipe { .. } | ReaderError::OtherModel { .. } => CacheError::new_err(words),
+        ReaderError::Recipe { .. }
+        | ReaderError::OtherModel { .. }
+        | ReaderError::OtherPack { .. } => CacheError::new_err(words),
         ReaderError::NoRow { .. }
         | ReaderError::NoPartition { .. }
         | ReaderError::NoCaches
         | ReaderError::NoSplit { .. }
+        | ReaderError::NoPack { .. }
+        | ReaderError::OtherBudget { .. }
         | ReaderError::Option { .. }
         | ReaderError::Remote { .. } => ConfigError::new_err(words),
         ReaderError::Stopped { .. } => StoppedError::new_err(words),
@@ -93,7 +103,7 @@ fn order_error(error: &OrderError, words: Words) -> PyErr {
         OrderError::DamagedCursor { .. } => DamagedCursorError::new_err(words),
         OrderError::NewerCursor { .. } => NewerCursorError::new_err(words),
         OrderError::OtherCursor { what, .. } => match what {
-            Difference::Data => OtherDataError::new_err(words),
+            Difference::Data | Difference::Units => OtherDataError::new_err(words),
             Difference::Seed => OtherSeedError::new_err(words),
             Difference::Weights => OtherWeightsError::new_err(words),
             Difference::Shuffle | Difference::Tail | Difference::Last => {
@@ -119,6 +129,7 @@ fn formats_error(error: &FormatsError, words: Words) -> PyErr {
         FormatsError::Layout { .. }
         | FormatsError::Row { .. }
         | FormatsError::Damaged { .. }
+        | FormatsError::Pack { .. }
         | FormatsError::Document { .. } => DamageError::new_err(words),
         _ => CacheError::new_err(words),
     }

@@ -39,7 +39,8 @@ pub(crate) struct Options {
     last: String,
     placement: Option<Vec<Vec<(u32, u32)>>>,
     dtype: String,
-    layout: String,
+    pack: Option<String>,
+    layout: Option<String>,
     multiple_of: usize,
     position_pad: i64,
     prefetch_bytes: Option<String>,
@@ -83,12 +84,18 @@ impl Options {
             options.placement =
                 Placement::new(&nodes).map_err(|error| reader_error(error.into()))?;
         }
-        options.layout = match choice(&self.layout)? {
-            Layout::Padded { .. } => Layout::Padded {
-                multiple_of: self.multiple_of,
-            },
-            Layout::Packed => Layout::Packed,
+        let padded = Layout::Padded {
+            multiple_of: self.multiple_of,
         };
+        options.layout = match (self.layout, &self.pack) {
+            (None, Some(_)) => None,
+            (None, None) => Some(padded),
+            (Some(layout), _) => match choice(&layout)? {
+                Layout::Padded { .. } => Some(padded),
+                Layout::Packed => Some(Layout::Packed),
+            },
+        };
+        options.pack = self.pack;
         options.pixels = pixels(&self.dtype)?;
         options.position_pad = self.position_pad;
         options.sample_ids = self.sample_ids;
@@ -204,7 +211,7 @@ impl Reader {
         self.with(py, |reader| reader.restore(&Cursor::from_json(cursor)?))
     }
 
-    /// Goes on after so many samples of all ranks.
+    /// Goes on after so many samples, or packs, of all ranks.
     fn seek(&self, py: Python<'_>, consumed_samples: u64) -> PyResult<()> {
         self.with(py, |reader| reader.seek(consumed_samples))
     }

@@ -38,7 +38,7 @@ class Batch(Mapping[str, Any]):
 
     @property
     def position(self) -> int:
-        """Where the global batch begins in its epoch, in samples."""
+        """Where the global batch begins in its epoch, in samples, or in packs."""
         return self._native.position
 
     @property

@@ -38,7 +38,10 @@ class Reader:
     device              where torch tensors go: "cpu", or "cuda:N"; on a GPU the next batch is copied while one is
                         used, and a batch takes memory of torch's
     dtype               of pixel_values: "float32" (bit-exact), "bfloat16", or "uint8" for the patches as stored
-    layout              "padded": a row a sample, padded right; "packed": one row with cu_seqlens
+    pack                the pack table whose packs are read instead of samples, as `stoker pack` named it: all sizes and
+                        positions then count packs, and each fills the table's token budget in one packed row
+    layout              "padded" (default): a row a sample, padded right; "packed": one row with cu_seqlens, which
+                        packs always are
     multiple_of         padded rows have a multiple of so many tokens
     position_pad        position ids of padding: 0 as transformers 5, 1 as transformers 4
     prefetch_bytes      bound on bytes read ahead, such as 1 << 30 or "1GiB"; by default 2 GiB, or an eighth of the
@@ -48,7 +51,8 @@ class Reader:
     backend             how files are read: "pread", "direct" (past the page cache) or "mmap" (fast, but a file that
                         shrinks meanwhile ends the process)
     verify              "first-read", "always" or "off": when rows are compared with their checksums
-    sample_ids          whether batches carry the ids of their samples
+    sample_ids          whether batches carry the ids of their samples, "" for padding; packed ones have one for each
+                        segment of cu_seqlens
     tensors             "torch", "numpy", or "auto": torch if it was imported before the reader was opened
 
     A reader goes on for ever: each `for` loop over it ends with an epoch, and the next one begins the next epoch.
@@ -73,7 +77,8 @@ class Reader:
         placement: Sequence[Iterable[int | tuple[int, int]]] | None = None,
         device: Any = "cpu",
         dtype: str = "float32",
-        layout: str = "padded",
+        pack: str | None = None,
+        layout: str | None = None,
         multiple_of: int = 1,
         position_pad: int = 0,
         prefetch_bytes: int | str | None = None,
@@ -107,6 +112,7 @@ class Reader:
             "last": last,
             "placement": _placed(placement),
             "dtype": dtype,
+            "pack": pack,
             "layout": layout,
             "multiple_of": multiple_of,
             "position_pad": position_pad,
@@ -151,7 +157,7 @@ class Reader:
         self._native.restore(json.dumps(dict(state)))
 
     def seek(self, consumed_samples: int) -> None:
-        """Go on after so many samples of all ranks, for trainers that keep only a counter."""
+        """Go on after so many samples (with `pack`: packs) of all ranks, for trainers that keep only a counter."""
         self._native.seek(consumed_samples)
 
     def stats(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class CursorError(StokerError):
 
 
 class OtherDataError(CursorError):
-    """The state is of other caches, of another order of them, or of another split."""
+    """The state is of other caches, of another order of them, of another split, or of other packs."""
 
 
 class OtherSeedError(CursorError):

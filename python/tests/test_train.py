@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,10 +63,11 @@ def trained_cache(source: Path) -> Path:
     return source / "cache"
 
 
-def start(cache: Path, folder: Path, ranks: int, steps: int = STEPS) -> subprocess.Popen:
+def start(cache: Path, folder: Path, ranks: int, steps: int = STEPS, pack: str | None = None) -> subprocess.Popen:
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), EXAMPLE]
     command += ["--cache", cache, "--checkpoint", folder / "run.pt", "--history", folder / "log.jsonl"]
+    command += [] if pack is None else ["--pack", pack, "--global-batch-size", "2"]
     with (folder / "stderr.txt").open("a") as log:
         return subprocess.Popen([*command, "--steps", str(steps)], stdout=subprocess.DEVNULL, stderr=log)
 
@@ -211,6 +213,23 @@ def test_killed_and_resumed_it_trains_on_the_same_samples(
     assert list(by_step) == list(range(1, steps + 1))
     for line in whole:
         assert by_step[line["step"]] == sorted(line["samples"])
+
+
+def test_it_trains_on_packs(trained_cache: Path, tmp_path: Path) -> None:
+    """On both ranks, resumed by one: every sample of an epoch that gives equal shares comes once."""
+    cache = tmp_path / "cache"
+    shutil.copytree(trained_cache, cache)
+    command = [sys.executable, "-m", "stoker", "pack", cache, "--max-tokens", "192", "--name", "small"]
+    subprocess.run(command, check=True, capture_output=True)
+    with stoker.Reader(cache, pack="small", global_batch_size=2, micro_batch_size=1, sample_ids=True) as reader:
+        epoch = [name for batch in reader for name in batch["sample_ids"] if name]
+        steps = len(reader) // 2
+    assert steps > 2 and len(set(epoch)) == len(epoch)
+    end(start(cache, tmp_path / "run", 2, steps - 1, "small"), tmp_path / "run")
+    end(start(cache, tmp_path / "run", 1, steps, "small"), tmp_path / "run")
+    log = logged(tmp_path / "run")
+    assert [line["step"] for line in log] == list(range(1, steps + 1))
+    assert sorted(sum((line["samples"] for line in log), [])) == sorted(epoch)
 
 
 def logged_safely(folder: Path) -> list[str]:

@@ -235,7 +235,7 @@ fn options(cache: &Path, verify: Verify, backend: Backend, threads: usize) -> Re
     let mut options = ReaderOptions::new(cache, BATCH);
     options.order.tail = stoker_reader::Tail::All;
     options.pixels = Pixels::U8;
-    options.layout = Layout::Packed;
+    options.layout = Some(Layout::Packed);
     (options.verify, options.backend, options.threads) = (verify, backend, threads);
     options.prefetch_batches = 4;
     options

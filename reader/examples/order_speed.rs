@@ -27,6 +27,7 @@ fn cache(name: u8, partitions: u32, units: u64) -> CacheUnits {
     });
     CacheUnits {
         fingerprint: ContentHash([name; 32]),
+        pack: None,
         partitions: counts.collect(),
     }
 }

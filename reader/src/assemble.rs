@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use stoker_formats::{IGNORED_LABEL, SampleEntry};
 
-use crate::batch::{Layout, Sizes, Tensor};
+use crate::batch::{Layout, Tensor};
+use crate::batch_plan::BatchPlan;
 use crate::error::{Error, Result};
 use crate::expand::{FloatTable, Pixels, expand_bytes};
 use crate::model::Model;
 use crate::open_files::FileId;
 use crate::rows::Rows;
 use crate::sample_text::SampleText;
-use crate::unit::Unit;
+use crate::units::Sample;
 
 /// How batches look.
 #[derive(Debug, Clone, Copy)]
@@ -24,24 +25,6 @@ pub(crate) struct Look {
     /// What stands in `position_ids` where a row is padding.
     pub(crate) position_pad: i64,
     pub(crate) sample_ids: bool,
-}
-
-/// One row of a batch: a unit with its index entry, or padding.
-pub(crate) type RowPlan = Option<(Unit, SampleEntry)>;
-
-/// The sizes of a batch of `rows`.
-pub(crate) fn sizes(rows: &[RowPlan], model: &Model) -> Sizes {
-    let entries = || rows.iter().flatten().map(|(_, entry)| entry);
-    Sizes {
-        tokens: rows
-            .iter()
-            .map(|row| row.map_or(1, |(_, entry)| entry.n_tokens as usize))
-            .collect(),
-        images: entries().map(|entry| entry.n_images as usize).sum(),
-        patches: entries().map(|entry| entry.n_patches as usize).sum(),
-        patch_bytes: model.patch_bytes(),
-        temporal: model.temporal_patch_size,
-    }
 }
 
 /// Memory of one thread, used again for every sample.
@@ -99,6 +82,40 @@ fn parts<'a>(tensors: &[Tensor], buffer: &'a mut [u8]) -> Option<Parts<'a>> {
     })
 }
 
+/// A batch that is being written.
+struct Out<'a> {
+    parts: Parts<'a>,
+    /// Patches, images and segments that were written.
+    patch: usize,
+    image: usize,
+    segment: usize,
+    packed: bool,
+    sample_ids: Option<Vec<String>>,
+}
+
+impl Out<'_> {
+    /// A segment of a packed row begins at token `at`, or the row ends there.
+    fn begin(&mut self, at: usize) {
+        if self.packed {
+            put_i32(self.parts.last, self.segment, at);
+            self.segment += 1;
+        }
+    }
+
+    /// Tokens of no sample from `from` to `to`, whose positions count from 0.
+    fn pad_segment(&mut self, from: usize, to: usize, model: &Model) {
+        let (parts, count) = (&mut self.parts, to - from);
+        fill(parts.ids, from, count, i64::from(model.pad_token));
+        fill(parts.labels, from, count, i64::from(IGNORED_LABEL));
+        for axis in 0..if self.packed { 4 } else { 3 } {
+            put(parts.positions, axis * parts.plane + from, 0..count as i64);
+        }
+        if let Some(ids) = &mut self.sample_ids {
+            ids.push(String::new());
+        }
+    }
+}
+
 /// Writes `values` from value `at` on; as many as there are.
 fn put(into: &mut [u8], at: usize, values: impl Iterator<Item = i64>) {
     let (words, _) = into.as_chunks_mut::<8>();
@@ -127,72 +144,88 @@ impl Maker<'_> {
     /// Reads the rows of a batch into `buffer`; returns the sample ids, if they are wanted.
     pub(crate) fn assemble(
         &self,
-        plan: &[RowPlan],
+        plan: &BatchPlan,
         tensors: &[Tensor],
         buffer: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<Option<Vec<String>>> {
-        let Self {
-            rows,
-            model,
-            look,
-            reading,
-        } = *self;
-        let mut parts = parts(tensors, buffer).ok_or(Error::Internal("a batch's schema"))?;
-        let mut sample_ids = look.sample_ids.then(|| Vec::with_capacity(plan.len()));
+        let (model, look) = (self.model, self.look);
         let packed = look.layout == Layout::Packed;
-        let (mut patch, mut image, mut packed_at) = (0usize, 0usize, 0usize);
-        for (number, row) in plan.iter().enumerate() {
-            let at = if packed {
-                packed_at
-            } else {
-                number * parts.length
-            };
-            let tokens = row.map_or(1, |(_, entry)| entry.n_tokens as usize);
-            if packed {
-                put_i32(parts.last, number, at);
+        let mut out = Out {
+            parts: parts(tensors, buffer).ok_or(Error::Internal("a batch's schema"))?,
+            patch: 0,
+            image: 0,
+            segment: 0,
+            packed,
+            sample_ids: look.sample_ids.then(Vec::new),
+        };
+        let mut samples = plan.samples.iter();
+        let mut start = 0;
+        for row in &plan.rows {
+            let mut at = start;
+            for (sample, entry) in samples.by_ref().take(row.samples) {
+                out.begin(at);
+                let read = self.sample(*sample, entry, at, &mut out, scratch);
+                read.map_err(|error| match row.unit {
+                    Some(unit) => self.rows.units().fault(unit, error),
+                    None => error,
+                })?;
+                at += entry.n_tokens as usize;
             }
-            if let Some((unit, entry)) = row {
-                let started = Instant::now();
-                reading(Some(Rows::sample_shard(*unit, entry)));
-                rows.sample(*unit, entry, look.sample_ids, &mut scratch.text)?;
-                scratch.read += started.elapsed();
-                text(&mut parts, at, packed, model, scratch);
-                for grid in &scratch.grids {
-                    put(parts.grids, image * 3, grid.iter().copied().map(i64::from));
-                    image += 1;
+            let end = start + if packed { row.length } else { out.parts.length };
+            if packed {
+                if at < end {
+                    out.begin(at);
+                    out.pad_segment(at, end, model);
                 }
-                self.images(*unit, &mut patch, &mut parts, scratch)?;
             } else {
-                padding_row(&mut parts, at, packed, model);
-            }
-            if let Some(ids) = &mut sample_ids {
-                ids.push(if row.is_some() {
-                    String::from_utf8_lossy(scratch.text.sample_id()).into_owned()
-                } else {
-                    String::new()
-                });
-            }
-            if packed {
-                packed_at += tokens;
-            } else {
-                let length = parts.length;
-                pad(&mut parts, at + tokens, at + length, model, look);
+                if row.samples == 0 {
+                    out.pad_segment(at, at + 1, model);
+                    at += 1;
+                }
                 // A padding row keeps its one token: attention over nothing is not a number.
-                fill(parts.last, at, tokens, 1);
-                fill(parts.last, at + tokens, length - tokens, 0);
+                fill(out.parts.last, start, at - start, 1);
+                fill(out.parts.last, at, end - at, 0);
+                pad(&mut out.parts, at, end, model, look);
             }
+            start = end;
         }
-        if packed {
-            put_i32(parts.last, plan.len(), packed_at);
-        }
-        reading(None);
-        Ok(sample_ids)
+        out.begin(start);
+        (self.reading)(None);
+        Ok(out.sample_ids)
     }
+
+    /// One sample from token `at` on.
+    fn sample(
+        &self,
+        sample: Sample,
+        entry: &SampleEntry,
+        at: usize,
+        out: &mut Out<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let started = Instant::now();
+        (self.reading)(Some(Rows::sample_shard(sample, entry)));
+        let with_id = self.look.sample_ids;
+        self.rows
+            .sample(sample, entry, with_id, &mut scratch.text)?;
+        scratch.read += started.elapsed();
+        text(&mut out.parts, at, out.packed, self.model, scratch);
+        for grid in &scratch.grids {
+            let grid = grid.iter().copied().map(i64::from);
+            put(out.parts.grids, out.image * 3, grid);
+            out.image += 1;
+        }
+        if let Some(ids) = &mut out.sample_ids {
+            ids.push(String::from_utf8_lossy(scratch.text.sample_id()).into_owned());
+        }
+        self.images(sample, &mut out.patch, &mut out.parts, scratch)
+    }
+
     /// The patches of one sample's images from patch `patch` on.
     fn images(
         &self,
-        unit: Unit,
+        sample: Sample,
         patch: &mut usize,
         parts: &mut Parts<'_>,
         scratch: &mut Scratch,
@@ -207,11 +240,11 @@ impl Maker<'_> {
             * look.pixels.frames(model.temporal_patch_size)
             * look.pixels.bytes();
         for (image, grid) in scratch.images.iter().zip(&scratch.grids) {
-            let entry = rows.image_entry(unit, *image)?;
+            let entry = rows.image_entry(sample, *image)?;
             let count = grid.iter().map(|side| *side as usize).product::<usize>();
             let bytes = count * model.patch_bytes();
             if entry.grid_thw != *grid || entry.length != bytes as u64 {
-                return Err(rows.other_grid(unit, *image, &entry));
+                return Err(rows.other_grid(sample, *image, &entry));
             }
             let from = *patch * width;
             let into = parts
@@ -220,9 +253,9 @@ impl Maker<'_> {
                 .ok_or(Error::Internal("more patches than the index counts"))?;
             *patch += count;
             let started = Instant::now();
-            reading(Some(Rows::image_shard(unit, &entry)));
+            reading(Some(Rows::image_shard(sample, &entry)));
             if look.pixels == Pixels::U8 {
-                rows.image(unit, *image, &entry, into)?;
+                rows.image(sample, *image, &entry, into)?;
                 scratch.read += started.elapsed();
                 continue;
             }
@@ -230,7 +263,7 @@ impl Maker<'_> {
                 scratch.patches.resize(bytes, 0);
             }
             let patches = &mut scratch.patches[..bytes];
-            rows.image(unit, *image, &entry, patches)?;
+            rows.image(sample, *image, &entry, patches)?;
             scratch.read += started.elapsed();
             let table: &FloatTable = model
                 .float_table
@@ -308,14 +341,5 @@ fn pad(parts: &mut Parts<'_>, from: usize, to: usize, model: &Model, look: Look)
     for axis in 0..3 {
         let at = axis * parts.plane + from;
         fill(parts.positions, at, count, look.position_pad);
-    }
-}
-
-/// A row that stands for no sample: one token outside the loss.
-fn padding_row(parts: &mut Parts<'_>, at: usize, packed: bool, model: &Model) {
-    fill(parts.ids, at, 1, i64::from(model.pad_token));
-    fill(parts.labels, at, 1, i64::from(IGNORED_LABEL));
-    for axis in 0..if packed { 4 } else { 3 } {
-        fill(parts.positions, axis * parts.plane + at, 1, 0);
     }
 }

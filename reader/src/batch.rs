@@ -24,7 +24,7 @@ pub enum Layout {
         /// Row lengths are multiples of this; 1 for just the longest.
         multiple_of: usize,
     },
-    /// All samples one after another in one row.
+    /// All samples one after another in one row; of packs each is filled up to the table's budget.
     Packed,
 }
 
@@ -129,8 +129,10 @@ impl Tensor {
 /// The sizes that decide a batch's shapes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    /// Tokens of each row's sample; a padding row has one.
-    pub(crate) tokens: Vec<usize>,
+    /// Tokens that each row takes.
+    pub(crate) lengths: Vec<usize>,
+    /// Samples, and what is padding in a packed row.
+    pub(crate) segments: usize,
     pub(crate) images: usize,
     pub(crate) patches: usize,
     pub(crate) patch_bytes: usize,
@@ -139,8 +141,8 @@ pub(crate) struct Sizes {
 
 /// The tensors of a batch, and the bytes that they take together.
 pub(crate) fn schema(sizes: &Sizes, layout: Layout, pixels: Pixels) -> (Vec<Tensor>, usize) {
-    let rows = sizes.tokens.len();
-    let longest = sizes.tokens.iter().copied().max().unwrap_or(0);
+    let rows = sizes.lengths.len();
+    let longest = sizes.lengths.iter().copied().max().unwrap_or(0);
     let width = sizes.patch_bytes * pixels.frames(sizes.temporal);
     let mut tensors = Vec::with_capacity(7);
     let mut end = 0usize;
@@ -165,11 +167,11 @@ pub(crate) fn schema(sizes: &Sizes, layout: Layout, pixels: Pixels) -> (Vec<Tens
             add("attention_mask", Dtype::I64, vec![rows, length]);
         }
         Layout::Packed => {
-            let length = sizes.tokens.iter().sum();
+            let length = sizes.lengths.iter().sum();
             add("input_ids", Dtype::I64, vec![1, length]);
             add("labels", Dtype::I64, vec![1, length]);
             add("position_ids", Dtype::I64, vec![4, 1, length]);
-            add("cu_seqlens", Dtype::I32, vec![rows + 1]);
+            add("cu_seqlens", Dtype::I32, vec![sizes.segments + 1]);
         }
     }
     (tensors, end)
@@ -190,11 +192,14 @@ pub struct Batch {
     pub micro_batches: u32,
     /// Tokens of the whole global batch that take part in the loss, the same number on every rank.
     pub n_loss_tokens: u64,
-    /// Tokens of the longest sample.
+    /// Tokens of its samples, padding not counted.
+    pub tokens: usize,
+    /// Tokens of the longest sample, or of the longest padding between two borders of `cu_seqlens`.
     pub max_seqlen: usize,
     /// The units of the rows in order; none for a padding row.
     pub units: Vec<Option<Unit>>,
-    /// `file:line` of each row's record, if they were asked for; empty text for a padding row.
+    /// `file:line` of each sample's record in order, if they were asked for; empty text for padding. Packed batches have one for
+    /// each segment of `cu_seqlens`, padded ones for each row.
     pub sample_ids: Option<Vec<String>>,
 }
 

@@ -29,6 +29,9 @@ pub struct Cursor(Fields);
 #[serde(deny_unknown_fields)]
 struct Fields {
     version: u64,
+    /// The pack table's name; none where units are samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pack: Option<String>,
     data: ContentHash,
     weights: ContentHash,
     seed: u64,
@@ -77,6 +80,7 @@ impl Cursor {
         let options = schedule.options();
         Self(Fields {
             version: VERSION,
+            pack: schedule.pack().map(|pack| pack.name.clone()),
             data: schedule.data_hash(),
             weights: schedule.weights_hash(),
             seed: options.seed,
@@ -183,6 +187,12 @@ impl Cursor {
     ) -> Result<Resume, OrderError> {
         let fields = &self.0;
         let options = schedule.options();
+        let given = schedule.pack().map(|pack| &*pack.name);
+        differs(
+            Difference::Units,
+            unit_kind(fields.pack.as_deref()),
+            unit_kind(given),
+        )?;
         differs(Difference::Data, fields.data, schedule.data_hash())?;
         differs(Difference::Seed, fields.seed, options.seed)?;
         differs(
@@ -247,6 +257,11 @@ fn geometry(world: &World, placement: &Placement) -> ContentHash {
     }
     hasher.update(&placement.hash().0);
     hasher.finish()
+}
+
+/// What a position counts, in words.
+fn unit_kind(pack: Option<&str>) -> String {
+    pack.map_or_else(|| "sample".to_owned(), |pack| format!("pack {pack}"))
 }
 
 fn differs<T: PartialEq + ToString>(

@@ -109,6 +109,48 @@ pub enum Error {
         /// The splits that there are.
         splits: Vec<String>,
     },
+    /// A cache has no such pack table.
+    #[error("no pack table `{pack}` in `{}`; there {}", root.display(), there_are(packs))]
+    NoPack {
+        /// The table that was asked for.
+        pack: String,
+        /// The cache's folder.
+        root: PathBuf,
+        /// The tables that there are.
+        packs: Vec<String>,
+    },
+    /// A pack table was made for another cache than it lies in.
+    #[error("the pack table is of another cache, or of an earlier state of this one: `{}`", path.display())]
+    OtherPack {
+        /// The table's entry.
+        path: PathBuf,
+    },
+    /// Pack tables of one name have other budgets.
+    #[error(
+        "packs of {tokens} tokens in `{}`, but of {other_tokens} in `{}`", one.display(), other.display()
+    )]
+    OtherBudget {
+        /// The first cache.
+        one: PathBuf,
+        /// Tokens of a pack there.
+        tokens: u32,
+        /// The cache that differs.
+        other: PathBuf,
+        /// Tokens of a pack there.
+        other_tokens: u32,
+    },
+    /// A pack cannot be read.
+    #[error("could not read pack {number} of partition {partition}, table {pack}: {error}")]
+    InPack {
+        /// The table.
+        pack: String,
+        /// The partition.
+        partition: u32,
+        /// The pack's number in the partition.
+        number: u64,
+        /// What happened, with the file.
+        error: Box<Error>,
+    },
     /// An option cannot be.
     #[error("{what}: `{given}`")]
     Option {
@@ -192,6 +234,14 @@ fn listed(files: &[String]) -> String {
     files.iter().map(|file| format!("\n  `{file}`")).collect()
 }
 
+fn there_are(names: &[String]) -> String {
+    if names.is_empty() {
+        return "are none".to_owned();
+    }
+    let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+    format!("are {}", names.join(", "))
+}
+
 impl Error {
     /// An [`Error::Io`] maker for `map_err`.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
@@ -233,6 +283,16 @@ impl Error {
             Self::OtherModel { .. } => {
                 Some("mix caches that were built with the same model and image options")
             }
+            Self::NoPack { .. } => Some(
+                "give one of those, or make it with `stoker pack CACHE --max-tokens N --name NAME`",
+            ),
+            Self::OtherPack { .. } => {
+                Some("make the table again with `stoker pack`, from the cache as it is")
+            }
+            Self::OtherBudget { .. } => Some(
+                "make tables of one name with the same --max-tokens in every cache of a mixture",
+            ),
+            Self::InPack { error, .. } => error.hint(),
             Self::Option { .. } => Some("see the options of the reader"),
             Self::Remote { .. } => Some(
                 "bring the partitions to this node, give a placement that fits, or start with another number of nodes",

@@ -291,7 +291,7 @@ pub(crate) fn check_size(path: &Path, metadata: &Metadata, bytes: u64) -> Result
 }
 
 /// The bytes of a regular file of at most `limit` bytes.
-fn read_whole(path: &Path, metadata: &Metadata, limit: u64) -> Result<Vec<u8>> {
+pub(crate) fn read_whole(path: &Path, metadata: &Metadata, limit: u64) -> Result<Vec<u8>> {
     if !metadata.is_file() || metadata.len() > limit {
         return Err(Error::Damaged {
             path: path.to_path_buf(),

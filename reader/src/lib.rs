@@ -4,12 +4,13 @@
 //! place. A row that is returned matches its checksum; anything else is an error that names partition, shard, row and
 //! file.
 //!
-//! [`Schedule`] is the order: which units (today: samples) a global batch holds, as `ORDER.md` specifies it. [`assign`]
+//! [`Schedule`] is the order: which units (samples, or packs of them) a global batch holds, as `ORDER.md` specifies it. [`assign`]
 //! deals them to the ranks of a [`World`], and a [`Cursor`] says where to go on.
 
 mod assemble;
 mod assign;
 mod batch;
+mod batch_plan;
 mod budget;
 mod buffer;
 mod cache;
@@ -39,6 +40,7 @@ mod open_shard;
 mod options;
 mod order;
 mod order_error;
+mod packs;
 mod pipeline;
 mod placement;
 mod presence;
@@ -51,6 +53,7 @@ mod staging;
 mod stats;
 mod sync;
 mod unit;
+mod units;
 mod verify;
 mod views;
 mod work;
@@ -80,7 +83,7 @@ pub use reader_options::{CacheOptions, ReaderOptions};
 pub use schedule::{GlobalBatch, Position, Schedule};
 pub use staging::{PlainMemory, Staging};
 pub use stats::{Limit, SlowRead, Stats};
-pub use unit::{CacheUnits, PartitionUnits, Unit};
+pub use unit::{CacheUnits, PackId, PartitionUnits, Unit};
 pub use verify::Verify;
 pub use views::{ImageView, Views};
 pub use world::{World, WorldSizes};

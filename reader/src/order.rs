@@ -66,6 +66,11 @@ impl Order {
         copy: u64,
         first_lane: u32,
     ) -> Result<Self, OrderError> {
+        if let (Shuffle::Shard, Some(pack)) = (options.shuffle, &units.pack) {
+            return Err(OrderError::ShardsOfPacks {
+                pack: pack.name.clone(),
+            });
+        }
         let parts = parts(options.shuffle, &units.partitions)?;
         let rounds = parts.iter().map(|part| part.units).min();
         let rounds = rounds.ok_or(OrderError::NoUnits)?;

@@ -39,6 +39,14 @@ pub enum OrderError {
         /// The partition.
         partition: u32,
     },
+    /// Packs are to be read shard by shard.
+    #[error(
+        "the samples of a pack lie in any shard, so there is no shuffle=shard with pack `{pack}`"
+    )]
+    ShardsOfPacks {
+        /// The pack table.
+        pack: String,
+    },
     /// Too many caches.
     #[error("too many caches, partitions or samples in one mixture: `{caches}` caches")]
     TooLargeMixture {
@@ -190,7 +198,9 @@ pub enum OrderError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Difference {
-    /// The caches, their order, or the split.
+    /// What a position counts: samples, or the packs of a table.
+    Units,
+    /// The caches, their order, the split, or the pack table behind its name.
     Data,
     /// The weights of the mixture.
     Weights,
@@ -226,6 +236,7 @@ impl Difference {
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Self::Units => "kind of unit",
             Self::Data => "data set",
             Self::Weights => "list of weights",
             Self::Seed => "seed",
@@ -264,6 +275,7 @@ impl OrderError {
             Self::NoUnits => {
                 Some("choose another split, or see the reject ledger for what was left out")
             }
+            Self::ShardsOfPacks { .. } => Some("use shuffle=full or shuffle=none"),
             Self::TooLargeMixture { .. } => Some("open fewer caches at a time"),
             Self::Weight { .. } => Some("leave out a cache that is not to be read"),
             Self::WeightTooSmall { .. } => Some("raise the weight, or leave the cache out"),

@@ -7,6 +7,8 @@ use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stoker_formats::SplitEntry;
+
 use crate::assemble::Look;
 use crate::assign::assign;
 use crate::batch::Batch;
@@ -27,7 +29,7 @@ use crate::reader_options::ReaderOptions;
 use crate::rows::Rows;
 use crate::schedule::{Position, Schedule};
 use crate::stats::{Consumer, Counters, Stats};
-use crate::unit::CacheUnits;
+use crate::units::Units;
 use crate::work::{BatchWork, Plan, check_local};
 use crate::world::World;
 
@@ -80,7 +82,8 @@ impl Reader {
     /// thread and costs nothing a row.
     ///
     /// # Errors
-    /// [`Error::NotACache`], [`Error::Missing`] with all missing files, [`Error::NoSplit`], [`Error::OtherModel`],
+    /// [`Error::NotACache`], [`Error::Missing`] with all missing files, [`Error::NoSplit`], [`Error::NoPack`],
+    /// [`Error::OtherModel`],
     /// [`Error::Remote`], or what is wrong with an option.
     pub fn open(options: ReaderOptions) -> Result<Self> {
         Self::open_in(options, KEPT_BYTES, |_| Ok(Source::Plain))
@@ -102,10 +105,10 @@ impl Reader {
         if caches.is_empty() {
             return Err(Error::NoCaches);
         }
-        let units = caches
-            .iter()
-            .map(|files| units(files, &options.split))
-            .collect::<Result<Vec<_>>>()?;
+        let splits = caches.iter().map(|files| split(files, &options.split));
+        let splits = splits.collect::<Result<Vec<_>>>()?;
+        let made_of = Units::open(&caches, options.pack.as_deref())?;
+        let units = made_of.of_splits(&caches, &splits);
         let weights: Option<Vec<f64>> = options.caches.iter().map(|cache| cache.weight).collect();
         let schedule = Schedule::new(
             &units,
@@ -138,6 +141,7 @@ impl Reader {
             .collect();
         let rows = Rows::new(
             read,
+            made_of,
             Arc::new(OpenFiles::new()),
             options.backend,
             options.verify,
@@ -157,7 +161,7 @@ impl Reader {
             ),
             model,
             look: Look {
-                layout: options.layout,
+                layout: options.layout(),
                 pixels: options.pixels,
                 position_pad: options.position_pad,
                 sample_ids: options.sample_ids,
@@ -315,7 +319,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Goes to the place after `consumed_samples` delivered samples, counted over all ranks from the very first.
+    /// Goes to the place after `consumed_samples` delivered samples, counted over all ranks from the very first; with packs,
+    /// packs.
     ///
     /// # Errors
     /// [`Error::Order`] if there is no such place; then nothing has changed.
@@ -397,18 +402,17 @@ impl Drop for Reader {
     }
 }
 
-fn units(files: &CacheFiles, split: &str) -> Result<CacheUnits> {
+fn split<'a>(files: &'a CacheFiles, split: &str) -> Result<&'a SplitEntry> {
     let splits = &files.manifest().splits;
     let found = splits.iter().find(|entry| entry.name == split);
-    let entry = found.ok_or_else(|| Error::NoSplit {
+    found.ok_or_else(|| Error::NoSplit {
         split: split.to_owned(),
         root: files.root().to_path_buf(),
         splits: splits
             .iter()
             .map(|entry| format!("`{}`", entry.name))
             .collect(),
-    })?;
-    Ok(CacheUnits::of_split(files.manifest(), entry))
+    })
 }
 
 fn shard_bytes(files: &CacheFiles) -> u64 {

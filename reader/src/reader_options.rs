@@ -48,8 +48,10 @@ pub struct ReaderOptions {
     pub order: OrderOptions,
     /// Which node holds which partition.
     pub placement: Placement,
-    /// Padded or packed rows.
-    pub layout: Layout,
+    /// The pack table whose packs are the units, in every cache; by default units are samples.
+    pub pack: Option<String>,
+    /// Padded or packed rows; by default padded, with packs packed.
+    pub layout: Option<Layout>,
     /// The type of `pixel_values`.
     pub pixels: Pixels,
     /// What stands in `position_ids` where a row is padding: 1 as in transformers 4, 0 as in transformers 5.
@@ -88,7 +90,8 @@ impl ReaderOptions {
             },
             order: OrderOptions::default(),
             placement: Placement::everywhere(),
-            layout: Layout::default(),
+            pack: None,
+            layout: None,
             pixels: Pixels::default(),
             position_pad: 0,
             sample_ids: false,
@@ -111,7 +114,10 @@ impl ReaderOptions {
                 self.prefetch_batches.to_string(),
             );
         }
-        if let Layout::Padded { multiple_of } = self.layout
+        if self.pack.is_some() && self.layout() != Layout::Packed {
+            return fault("packs come in packed rows only", self.layout().to_string());
+        }
+        if let Layout::Padded { multiple_of } = self.layout()
             && !(1..=1 << 20).contains(&multiple_of)
         {
             return fault(
@@ -128,6 +134,14 @@ impl ReaderOptions {
             );
         }
         Ok(())
+    }
+
+    /// Padded or packed rows.
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout.unwrap_or(match self.pack {
+            Some(_) => Layout::Packed,
+            None => Layout::default(),
+        })
     }
 
     /// Bytes of batches that may be prepared ahead, given the memory that there is.

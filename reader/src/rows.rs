@@ -16,6 +16,7 @@ use crate::open_shard::open_shard;
 use crate::sample_text::SampleText;
 use crate::stats::Counters;
 use crate::unit::Unit;
+use crate::units::{Sample, Units};
 use crate::verify::{Checked, Verify};
 
 /// One cache of a reader.
@@ -33,6 +34,7 @@ struct Source {
 #[derive(Debug)]
 pub(crate) struct Rows {
     caches: Vec<Source>,
+    units: Units,
     open: Arc<OpenFiles>,
     backend: Box<dyn ReadShard>,
     verify: Verify,
@@ -54,6 +56,7 @@ struct Row {
 impl Rows {
     pub(crate) fn new(
         caches: Vec<(Arc<CacheFiles>, Vec<u32>)>,
+        units: Units,
         open: Arc<OpenFiles>,
         backend: Backend,
         verify: Verify,
@@ -74,6 +77,7 @@ impl Rows {
             .collect();
         Self {
             caches,
+            units,
             open,
             backend: backend.make(),
             verify,
@@ -97,26 +101,34 @@ impl Rows {
             .flat_map(|source| source.read.iter().map(|number| (&source.index, *number)))
     }
 
-    /// The index entry of a unit's sample.
-    pub(crate) fn entry(&self, unit: Unit) -> Result<SampleEntry> {
+    /// What units are made of.
+    pub(crate) fn units(&self) -> &Units {
+        &self.units
+    }
+
+    /// The index entry of a sample.
+    pub(crate) fn entry(&self, sample: Sample) -> Result<SampleEntry> {
         let entry = self
-            .source(unit.cache)?
+            .source(sample.cache)?
             .index
-            .sample(unit.partition, unit.number)?;
+            .sample(sample.partition, sample.row)?;
         let fault = match entry.fault() {
-            None => self.outside(unit, &entry)?,
+            None => self.outside(sample, &entry)?,
             fault => fault,
         };
         match fault {
             None => Ok(entry),
-            Some(what) => Err(self.sample_fault(unit, &entry, what)),
+            Some(what) => Err(self.sample_fault(sample, &entry, what)),
         }
     }
 
     /// Why the entry cannot be right beside the manifest. Batches are sized by entries before any row is read, so a damaged one
     /// must not ask for more than its shard could hold.
-    fn outside(&self, unit: Unit, entry: &SampleEntry) -> Result<Option<&'static str>> {
-        let partition = self.source(unit.cache)?.files.partition(unit.partition)?;
+    fn outside(&self, sample: Sample, entry: &SampleEntry) -> Result<Option<&'static str>> {
+        let partition = self
+            .source(sample.cache)?
+            .files
+            .partition(sample.partition)?;
         let shard = partition.samples.shards.get(entry.shard as usize);
         let Some(shard) = shard.copied().flatten() else {
             return Ok(Some("the index names a shard that the manifest does not"));
@@ -136,28 +148,30 @@ impl Rows {
         Ok((!inside).then_some("the shard ends before the row"))
     }
 
-    /// A fault of a unit's sample.
+    /// A fault of a sample.
     pub(crate) fn sample_fault(
         &self,
-        unit: Unit,
+        sample: Sample,
         entry: &SampleEntry,
         what: &'static str,
     ) -> Error {
-        let row = Row {
-            cache: unit.cache,
+        self.fault(Self::sample_row(sample, entry), what)
+    }
+
+    fn sample_row(sample: Sample, entry: &SampleEntry) -> Row {
+        Row {
+            cache: sample.cache,
             kind: "sample",
-            partition: unit.partition,
+            partition: sample.partition,
             shard: entry.shard,
-            row: unit.number,
-        };
-        self.fault(row, what)
+            row: sample.row,
+        }
     }
 
     /// What a unit holds.
     pub(crate) fn counts(&self, unit: Unit) -> Result<Counts> {
-        self.source(unit.cache)?
-            .index
-            .counts(unit.partition, unit.number)
+        let index = &self.source(unit.cache)?.index;
+        self.units.counts(index, unit)
     }
 
     fn id(row: Row) -> FileId {
@@ -221,21 +235,15 @@ impl Rows {
         }
     }
 
-    /// Reads a unit's sample; ids that nobody asked for are left out where nothing is checked.
+    /// Reads a sample; ids that nobody asked for are left out where nothing is checked.
     pub(crate) fn sample(
         &self,
-        unit: Unit,
+        sample: Sample,
         entry: &SampleEntry,
         with_id: bool,
         text: &mut SampleText,
     ) -> Result<()> {
-        let row = Row {
-            cache: unit.cache,
-            kind: "sample",
-            partition: unit.partition,
-            shard: entry.shard,
-            row: unit.number,
-        };
+        let row = Self::sample_row(sample, entry);
         self.sample_at(row, entry, with_id, text)
             .map_err(Self::at_row(row))
     }
@@ -332,38 +340,38 @@ impl Rows {
         }
     }
 
-    /// The index entry of an image of a unit.
-    pub(crate) fn image_entry(&self, unit: Unit, image: u32) -> Result<ImageEntry> {
+    /// The index entry of an image of a sample.
+    pub(crate) fn image_entry(&self, sample: Sample, image: u32) -> Result<ImageEntry> {
         let number = u64::from(image);
         let entry = self
-            .source(unit.cache)?
+            .source(sample.cache)?
             .index
-            .image(unit.partition, number)?;
+            .image(sample.partition, number)?;
         match entry.fault() {
             None => Ok(entry),
-            Some(what) => Err(self.fault(Self::image_row(unit, number, &entry), what)),
+            Some(what) => Err(self.fault(Self::image_row(sample, number, &entry), what)),
         }
     }
 
-    fn image_row(unit: Unit, row: u64, entry: &ImageEntry) -> Row {
+    fn image_row(sample: Sample, row: u64, entry: &ImageEntry) -> Row {
         Row {
-            cache: unit.cache,
+            cache: sample.cache,
             kind: "image",
-            partition: unit.partition,
+            partition: sample.partition,
             shard: entry.shard,
             row,
         }
     }
 
-    /// Reads the patches of an image of a unit; `into` has the entry's length.
+    /// Reads the patches of an image of a sample; `into` has the entry's length.
     pub(crate) fn image(
         &self,
-        unit: Unit,
+        sample: Sample,
         image: u32,
         entry: &ImageEntry,
         into: &mut [u8],
     ) -> Result<()> {
-        let row = Self::image_row(unit, u64::from(image), entry);
+        let row = Self::image_row(sample, u64::from(image), entry);
         self.image_at(row, entry, into).map_err(Self::at_row(row))
     }
 
@@ -411,10 +419,14 @@ impl Rows {
     }
 
     /// The mapped shard of an image, and where the image lies in it.
-    pub(crate) fn mapped_image(&self, unit: Unit, row: u64) -> Result<(Arc<OpenFile>, u64, u64)> {
+    pub(crate) fn mapped_image(
+        &self,
+        sample: Sample,
+        row: u64,
+    ) -> Result<(Arc<OpenFile>, u64, u64)> {
         let number = u32::try_from(row).map_err(|_| Error::Internal("an image number"))?;
-        let entry = self.image_entry(unit, number)?;
-        let row = Self::image_row(unit, row, &entry);
+        let entry = self.image_entry(sample, number)?;
+        let row = Self::image_row(sample, row, &entry);
         let mapped = || {
             let file = self.shard(row)?;
             file.mapping()
@@ -427,32 +439,19 @@ impl Rows {
     }
 
     /// The fault of an image that has another grid than its sample says, or patches of another size.
-    pub(crate) fn other_grid(&self, unit: Unit, image: u32, entry: &ImageEntry) -> Error {
-        let row = Self::image_row(unit, u64::from(image), entry);
+    pub(crate) fn other_grid(&self, sample: Sample, image: u32, entry: &ImageEntry) -> Error {
+        let row = Self::image_row(sample, u64::from(image), entry);
         self.fault(row, "another grid or patch size than its sample needs")
     }
 
-    /// Whether the sample shard of a unit can be opened here. Its images lie in the same partition.
-    pub(crate) fn is_here(&self, unit: Unit) -> bool {
-        self.entry(unit).is_ok_and(|entry| {
-            let path = self.path_of(Self::sample_shard(unit, &entry));
-            path.is_some_and(|path| path.exists())
-        })
-    }
-
     /// The shard that an image is read from.
-    pub(crate) fn image_shard(unit: Unit, entry: &ImageEntry) -> FileId {
-        Self::id(Self::image_row(unit, 0, entry))
+    pub(crate) fn image_shard(sample: Sample, entry: &ImageEntry) -> FileId {
+        Self::id(Self::image_row(sample, 0, entry))
     }
 
-    /// The shard that a unit's sample is read from.
-    pub(crate) fn sample_shard(unit: Unit, entry: &SampleEntry) -> FileId {
-        FileId {
-            cache: unit.cache,
-            kind: FileKind::SampleShard,
-            partition: unit.partition,
-            ordinal: entry.shard,
-        }
+    /// The shard that a sample is read from.
+    pub(crate) fn sample_shard(sample: Sample, entry: &SampleEntry) -> FileId {
+        Self::id(Self::sample_row(sample, entry))
     }
 
     /// Where a file lies.

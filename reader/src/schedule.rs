@@ -17,13 +17,14 @@ use crate::mixture::{Block, Mixture};
 use crate::options::{Last, OrderOptions};
 use crate::order::{MAX_UNITS, Order};
 use crate::order_error::OrderError;
-use crate::unit::{CacheUnits, Unit};
+use crate::unit::{CacheUnits, PackId, Unit};
 use crate::world::check_batch_size;
 
 /// Positions from the start of the first epoch that can be counted.
 const MAX_COUNTED: u64 = 1 << 62;
 
 const DATA_CONTEXT: &[u8] = b"stoker cursor data 1\n";
+const PACKS_CONTEXT: &[u8] = b"stoker cursor packs 1\n";
 const WEIGHTS_CONTEXT: &[u8] = b"stoker cursor weights 1\n";
 
 /// A place in the order: the next unit to deliver.
@@ -53,6 +54,7 @@ pub struct Schedule {
     mixture: Mixture,
     options: OrderOptions,
     global_batch_size: u32,
+    pack: Option<PackId>,
     data: ContentHash,
     weights: ContentHash,
     work: Mutex<Work>,
@@ -94,6 +96,7 @@ impl Schedule {
                 memo: Memo::new(MEMO_BYTES, partitions),
                 block: mixture.block_at(0),
             }),
+            pack: caches.first().and_then(|cache| cache.pack.clone()),
             data: data_hash(caches),
             weights: weights_hash(mixture.quotas()),
             options: *options,
@@ -145,7 +148,12 @@ impl Schedule {
         self.global_batch_size
     }
 
-    /// Identifies caches and splits, in order.
+    /// The first cache's pack table, if units are packs.
+    pub(crate) fn pack(&self) -> Option<&PackId> {
+        self.pack.as_ref()
+    }
+
+    /// Identifies caches, splits and pack tables, in order.
     #[must_use]
     pub fn data_hash(&self) -> ContentHash {
         self.data
@@ -372,13 +380,18 @@ fn orders(caches: &[CacheUnits], options: &OrderOptions) -> Result<Vec<Order>, O
     Ok(orders)
 }
 
-/// The hash of fingerprints and splits, in order.
+/// The hash of fingerprints, pack tables and splits, in order.
 fn data_hash(caches: &[CacheUnits]) -> ContentHash {
+    let packed = caches.iter().any(|cache| cache.pack.is_some());
     let mut hasher = ContentHasher::new();
-    hasher.update(DATA_CONTEXT);
+    hasher.update(if packed { PACKS_CONTEXT } else { DATA_CONTEXT });
     hasher.update(&(caches.len() as u64).to_le_bytes());
     for cache in caches {
         hasher.update(&cache.fingerprint.0);
+        if packed {
+            let table = cache.pack.as_ref().map_or([0; 32], |pack| pack.table.0);
+            hasher.update(&table);
+        }
         hasher.update(&(cache.partitions.len() as u64).to_le_bytes());
         for counts in &cache.partitions {
             hasher.update(&counts.partition.to_le_bytes());

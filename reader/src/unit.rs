@@ -1,7 +1,7 @@
 //! What a position of the order delivers.
 //!
-//! Owns the one type that knows what a unit holds, and the counts an order is made from. Invariant: everything else
-//! treats a unit as a number in a partition, so a unit can become a pack without a change to order or assignment.
+//! Owns the numbers of units that an order is made from. Invariant: order and assignment treat a unit as a number in a
+//! partition; what it holds, a sample or a pack of them, is known to `units.rs` alone.
 
 use stoker_formats::{ContentHash, Manifest, SplitEntry};
 
@@ -27,11 +27,22 @@ pub struct PartitionUnits {
     pub shard_starts: Vec<u64>,
 }
 
+/// Which pack table units are counted by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackId {
+    /// The table's name, the same in every cache of a mixture.
+    pub name: String,
+    /// The hash of its file.
+    pub table: ContentHash,
+}
+
 /// The units of one split of one cache: all that an order needs to know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheUnits {
     /// The cache's fingerprint.
     pub fingerprint: ContentHash,
+    /// The pack table, if units are packs; otherwise they are samples.
+    pub pack: Option<PackId>,
     /// The partitions of the split, ascending.
     pub partitions: Vec<PartitionUnits>,
 }
@@ -59,6 +70,28 @@ impl CacheUnits {
             .collect();
         Self {
             fingerprint: manifest.fingerprint,
+            pack: None,
+            partitions,
+        }
+    }
+
+    /// The packs of `split`, one of `manifest`'s splits, of a table with so many `packs` in each partition of the cache.
+    #[must_use]
+    pub fn of_packs(manifest: &Manifest, split: &SplitEntry, pack: PackId, packs: &[u64]) -> Self {
+        let numbers = split.first_partition..split.first_partition.saturating_add(split.partitions);
+        let partitions = numbers
+            .filter_map(|partition| {
+                Some(PartitionUnits {
+                    partition,
+                    units: *packs.get(partition as usize)?,
+                    // A pack's samples lie anywhere in the partition.
+                    shard_starts: Vec::new(),
+                })
+            })
+            .collect();
+        Self {
+            fingerprint: manifest.fingerprint,
+            pack: Some(pack),
             partitions,
         }
     }

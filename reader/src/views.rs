@@ -14,7 +14,7 @@ use crate::io::Backend;
 use crate::open_files::{OpenFile, OpenFiles};
 use crate::rows::Rows;
 use crate::stats::Counters;
-use crate::unit::Unit;
+use crate::units::{Sample, Units};
 use crate::verify::Verify;
 
 /// Hands out the patches of a cache's images where they lie.
@@ -41,6 +41,7 @@ impl Views {
         let files = Arc::new(CacheFiles::open(path)?);
         let rows = Rows::new(
             vec![(Arc::clone(&files), Vec::new())],
+            Units::Samples,
             Arc::new(OpenFiles::new()),
             Backend::Mmap,
             Verify::Off,
@@ -70,7 +71,7 @@ impl Views {
     /// # Errors
     /// [`Error::NoRow`]; [`Error::Row`] if its shard is missing or has another size.
     pub fn image(&self, partition: u32, row: u64) -> Result<ImageView> {
-        let (file, offset, length) = self.rows.mapped_image(unit(partition), row)?;
+        let (file, offset, length) = self.rows.mapped_image(sample(partition), row)?;
         Ok(ImageView {
             file,
             offset,
@@ -84,20 +85,21 @@ impl Views {
     /// As [`image`](Self::image).
     pub fn range(&self, partition: u32, row: u64) -> Result<(PathBuf, u64, u64)> {
         let number = u32::try_from(row).map_err(|_| Error::Internal("an image number"))?;
-        let entry = self.rows.image_entry(unit(partition), number)?;
+        let entry = self.rows.image_entry(sample(partition), number)?;
         let path = self
             .rows
-            .path_of(Rows::image_shard(unit(partition), &entry));
+            .path_of(Rows::image_shard(sample(partition), &entry));
         let path = path.ok_or(Error::Internal("the only cache"))?;
         Ok((path, entry.offset, entry.length))
     }
 }
 
-fn unit(partition: u32) -> Unit {
-    Unit {
+/// Stands for any sample of a partition: images are found by their own numbers.
+fn sample(partition: u32) -> Sample {
+    Sample {
         cache: 0,
         partition,
-        number: 0,
+        row: 0,
     }
 }
 

@@ -7,11 +7,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use stoker_formats::SampleEntry;
-
-use crate::assemble::{Look, Maker, RowPlan, Scratch, sizes};
+use crate::assemble::{Look, Maker, Scratch};
 use crate::assign::{Assignment, assign};
 use crate::batch::{Batch, Tensor, schema};
+use crate::batch_plan::{BatchPlan, is_here};
 use crate::buffer::BufferPool;
 use crate::cursor::Resume;
 use crate::error::{Error, Result};
@@ -49,7 +48,7 @@ pub(crate) struct Delivery {
 
 /// A micro-batch to make.
 pub(crate) struct Job {
-    rows: Vec<RowPlan>,
+    plan: BatchPlan,
     tensors: Vec<Tensor>,
     bytes: usize,
     epoch: u64,
@@ -133,15 +132,9 @@ impl BatchWork {
             .get(micro_batch as usize * size..)
             .and_then(|units| units.get(..size))
             .ok_or(Error::Internal("a planned micro-batch"))?;
-        let rows: Vec<RowPlan> = units
-            .iter()
-            .map(|unit| unit.map(|unit| planned(plan, unit)).transpose())
-            .collect::<Result<_>>()?;
-        let (tensors, bytes) = schema(
-            &sizes(&rows, &plan.model),
-            plan.look.layout,
-            plan.look.pixels,
-        );
+        let made_of = BatchPlan::new(units, &plan.rows, &plan.model)?;
+        let sizes = made_of.sizes(&plan.model);
+        let (tensors, bytes) = schema(&sizes, plan.look.layout, plan.look.pixels);
         let whole = micro_batch + 1 == plan.world.micro_batches();
         let after = if whole {
             Resume {
@@ -155,7 +148,7 @@ impl BatchWork {
             }
         };
         let job = Job {
-            rows,
+            plan: made_of,
             tensors,
             bytes,
             epoch: batch.at.epoch,
@@ -190,12 +183,10 @@ impl BatchWork {
             look: plan.look,
             reading: &reading,
         };
-        let made = maker.assemble(&job.rows, &job.tensors, &mut buffer, &mut scratch);
+        let made = maker.assemble(&job.plan, &job.tensors, &mut buffer, &mut scratch);
         reading(None);
         let sample_ids = made?;
         plan.rows.counters.made(scratch.read, started.elapsed());
-        let tokens = job.rows.iter().flatten();
-        let longest = tokens.map(|(_, entry)| entry.n_tokens as usize).max();
         Ok(Delivery {
             batch: Batch {
                 tensors: job.tensors,
@@ -205,12 +196,9 @@ impl BatchWork {
                 micro_batch: job.micro_batch,
                 micro_batches: plan.world.micro_batches(),
                 n_loss_tokens: job.n_loss_tokens,
-                max_seqlen: longest.unwrap_or(1),
-                units: job
-                    .rows
-                    .iter()
-                    .map(|row| row.map(|(unit, _)| unit))
-                    .collect(),
+                tokens: job.plan.rows.iter().map(|row| row.filled).sum(),
+                max_seqlen: job.plan.longest(),
+                units: job.plan.rows.iter().map(|row| row.unit).collect(),
                 sample_ids,
             },
             after: job.after,
@@ -247,17 +235,6 @@ impl Work for BatchWork {
     }
 }
 
-/// A unit with its entry, which asks for no more patches than its tokens can stand for.
-fn planned(plan: &Plan, unit: Unit) -> Result<(Unit, SampleEntry)> {
-    let entry = plan.rows.entry(unit)?;
-    let merged = u64::from(plan.model.mrope.merge_size.unsigned_abs()).pow(2);
-    if u64::from(entry.n_patches) > u64::from(entry.n_tokens) * merged {
-        let what = "more patches than its tokens stand for";
-        return Err(plan.rows.sample_fault(unit, &entry, what));
-    }
-    Ok((unit, entry))
-}
-
 /// Fails if this rank would have to read units that neither the placement nor the disk has here.
 pub(crate) fn check_local(plan: &Plan, assignment: &Assignment) -> Result<()> {
     if assignment.remote() == 0 {
@@ -269,7 +246,7 @@ pub(crate) fn check_local(plan: &Plan, assignment: &Assignment) -> Result<()> {
             cache: unit.cache,
             partition: unit.partition,
         };
-        !plan.placement.holds(node, held) && !plan.rows.is_here(*unit)
+        !plan.placement.holds(node, held) && !is_here(*unit, &plan.rows)
     };
     let units = assignment.rank(plan.world.rank());
     match units.iter().flatten().find(|unit| elsewhere(unit)) {

@@ -234,7 +234,7 @@ fn batches_hold_what_was_written_in_every_layout_type_and_backend() {
         for kind in [Pixels::U8, Pixels::F32, Pixels::BF16] {
             for backend in [Backend::Pread, Backend::Direct, Backend::Mmap] {
                 let mut options = made.options(8, 2);
-                (options.layout, options.pixels) = (layout, kind);
+                (options.layout, options.pixels) = (Some(layout), kind);
                 options.position_pad = 1;
                 options.backend = backend;
                 let mut reader = match Reader::open(options) {
@@ -345,7 +345,7 @@ fn a_cursor_saved_before_any_batch_gives_the_same_rest() {
     ] {
         let options = || {
             let mut options = made.options(6, 2);
-            options.layout = layout;
+            options.layout = Some(layout);
             options.prefetch_batches = depth;
             options.threads = threads;
             options

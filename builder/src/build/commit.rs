@@ -22,6 +22,7 @@ use super::sink::base_name;
 use super::tidy;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
+use crate::pack::store;
 use crate::publish::Pending;
 
 /// What the manifest says of its maker. Byte identity is promised for one release.
@@ -31,7 +32,7 @@ const CREATED_BY: &str = concat!("stoker ", env!("CARGO_PKG_VERSION"));
 pub(crate) struct Making<'a> {
     pub(crate) recipe: &'a Value,
     pub(crate) model: &'a ModelFolder,
-    /// Whether folders of earlier plans are removed.
+    /// Whether folders of earlier plans, and pack tables of earlier caches, are removed.
     pub(crate) prune: bool,
 }
 
@@ -115,7 +116,9 @@ pub(crate) fn commit(context: &Context, making: &Making<'_>) -> Result<Committed
             &context.publisher,
             [context.layout.images(), context.layout.text()],
         )?;
+        store::prune(&context.publisher, manifest.fingerprint)?;
     }
+    committed.earlier_packs = store::earlier(context.publisher.root(), manifest.fingerprint)?;
     Ok(committed)
 }
 

@@ -101,6 +101,7 @@ pub(crate) struct Committed {
     pub(crate) bytes: u64,
     pub(crate) splits: Vec<SplitReport>,
     pub(crate) rejects: BTreeMap<String, u64>,
+    pub(crate) earlier_packs: Vec<String>,
 }
 
 /// What a build prints at its end.
@@ -130,6 +131,8 @@ pub struct BuildReport {
     pub bytes: u64,
     /// The splits.
     pub splits: Vec<SplitReport>,
+    /// Pack tables that were made for an earlier cache in the folder, and fit this one no more.
+    pub earlier_packs: Vec<String>,
     /// Wall time of this run.
     pub seconds: f64,
 }
@@ -149,6 +152,7 @@ impl BuildReport {
             loss_tokens: committed.loss_tokens,
             bytes: committed.bytes,
             splits: committed.splits,
+            earlier_packs: committed.earlier_packs,
             seconds: time.as_secs_f64(),
         }
     }

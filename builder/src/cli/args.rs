@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use stoker_formats::limits::MAX_TOKENS;
+use stoker_formats::{PackName, PackOverlong, PackStrategy};
 use stoker_reader::{Last, Shuffle, Tail};
 
 use crate::build::options::{RejectLimit, parse_bytes};
@@ -33,6 +35,8 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Show distributions of tokens, labels, patches and image sizes
     Stats(StatsArgs),
+    /// Plan samples into full token budgets, once for all runs
+    Pack(PackArgs),
     /// Print the batches that a training run would get
     Read(ReadArgs),
     /// Say what this machine can read, and whether a training step would wait
@@ -122,7 +126,7 @@ pub(crate) struct BuildArgs {
     /// Drop an unfinished build of something else in the output folder
     #[arg(long)]
     pub(crate) restart: bool,
-    /// After the commit, remove the folders of earlier plans
+    /// After the commit, remove the folders of earlier plans and the pack tables of earlier caches
     #[arg(long)]
     pub(crate) prune: bool,
     /// Print the plan and what it will take, and stop
@@ -205,12 +209,68 @@ pub(crate) struct StatsArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    /// The cache's folder
+    pub(crate) cache: PathBuf,
+    /// Tokens that a pack may hold
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..=MAX_TOKENS as i64))]
+    pub(crate) max_tokens: u32,
+    /// Name of the table [default: after its tokens, as in 8k]
+    #[arg(long, value_name = "NAME", value_parser = parse_pack_name)]
+    pub(crate) name: Option<PackName>,
+    /// Patches that a pack may hold [default: no limit]
+    #[arg(long, value_name = "V", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_patches: Option<u32>,
+    /// Samples that a pack may hold [default: no limit]
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_samples: Option<u32>,
+    /// Keep samples with images and samples without in packs of their own
+    #[arg(long)]
+    pub(crate) by_modality: bool,
+    /// How a sample finds its pack: best-fit or ffd (first fit), both by decreasing size
+    #[arg(long, default_value = "best-fit", value_parser = parse_strategy, value_name = "STRATEGY")]
+    pub(crate) strategy: PackStrategy,
+    /// What becomes of a sample that fits into no pack: reject (left out and listed), alone (a pack of its own) or fail
+    #[arg(long, default_value = "reject", value_parser = parse_pack_overlong, value_name = "RULE")]
+    pub(crate) overlong: PackOverlong,
+    /// Seed of the windows and of the orders of packs and samples
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) seed: u64,
+    /// Threads that pack [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Print one JSON object at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_pack_name(text: &str) -> Result<PackName, String> {
+    text.parse().map_err(|_| {
+        "a name has 1 to 64 letters, digits, `.`, `_` or `-`, and begins with a letter or a digit"
+            .to_owned()
+    })
+}
+
+fn parse_strategy(text: &str) -> Result<PackStrategy, String> {
+    text.parse()
+        .map_err(|_| format!("a strategy is best-fit or ffd: `{text}`"))
+}
+
+fn parse_pack_overlong(text: &str) -> Result<PackOverlong, String> {
+    text.parse()
+        .map_err(|_| format!("a rule is reject, alone or fail: `{text}`"))
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ReadArgs {
     /// The cache's folder
     pub(crate) cache: PathBuf,
-    /// Samples of a global batch, over all ranks
+    /// Samples of a global batch, over all ranks; with --pack, packs
     #[arg(long, value_name = "B")]
     pub(crate) batch_size: u32,
+    /// Read the packs of this pack table instead of samples
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pack: Option<String>,
     /// Seed of the order
     #[arg(long, default_value_t = 0, value_name = "S")]
     pub(crate) seed: u64,

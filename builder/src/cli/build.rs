@@ -188,6 +188,13 @@ fn build_text(report: &BuildReport) -> String {
     for (reason, count) in reasons {
         let _ = writeln!(text, "  {count:>9}  {reason}");
     }
+    if !report.earlier_packs.is_empty() {
+        let _ = writeln!(
+            text,
+            "pack tables  of an earlier cache, made useless by this one: {} (make them again with `stoker pack`, or remove them with --prune)",
+            report.earlier_packs.join(", ")
+        );
+    }
     let time = Duration::from_secs_f64(report.seconds);
     let _ = writeln!(text, "time         {:.1} s", time.as_secs_f64());
     text

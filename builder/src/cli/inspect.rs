@@ -65,7 +65,7 @@ fn summary(args: &InspectArgs) -> Result<u8> {
             hint: "add --sample ID or --row N".into(),
         });
     }
-    let summary = inspect::summarise(&CacheFiles::open(&args.cache)?);
+    let summary = inspect::summarise(&CacheFiles::open(&args.cache)?)?;
     if args.json {
         printer::json(&summary)?;
     } else {

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod build;
 mod inspect;
+mod pack;
 mod printer;
 mod read;
 mod stats;
@@ -47,6 +48,7 @@ fn dispatch(command: &Command) -> Result<u8> {
         Command::Verify(args) => verify::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Stats(args) => stats::run(args),
+        Command::Pack(args) => pack::run(args),
         Command::Read(args) => read::run(args),
         Command::Bench(args) => bench::run(args),
         Command::TryImage(args) => try_image::run(args).map(|()| DONE),

@@ -26,7 +26,7 @@ struct Shown<'a> {
     position: u64,
     rows: usize,
     padding_rows: usize,
-    tokens: i64,
+    tokens: usize,
     n_loss_tokens: u64,
     images: usize,
     patches: usize,
@@ -72,6 +72,7 @@ fn options(args: &ReadArgs) -> Result<ReaderOptions> {
         tail: args.tail,
         last: args.last,
     };
+    options.pack.clone_from(&args.pack);
     options.pixels = Pixels::U8;
     options.sample_ids = args.ids;
     Ok(options)
@@ -106,19 +107,13 @@ fn shown(batch: &Batch, args: &ReadArgs) -> Result<String> {
         let tensor = batch.tensor(name);
         tensor.and_then(|tensor| tensor.shape.first().copied())
     };
-    let mask = batch.tensor("attention_mask");
-    let (words, _) = mask
-        .map_or(&[][..], |mask| batch.bytes(mask))
-        .as_chunks::<8>();
     let padding_rows = batch.units.iter().filter(|unit| unit.is_none()).count();
-    let real: i64 = words.iter().map(|word| i64::from_ne_bytes(*word)).sum();
     let shown = Shown {
         epoch: batch.epoch,
         position: batch.position,
         rows: batch.units.len(),
         padding_rows,
-        // A padding row has one token, which is none of the data's.
-        tokens: real - i64::try_from(padding_rows).unwrap_or(0),
+        tokens: batch.tokens,
         n_loss_tokens: batch.n_loss_tokens,
         images: rows("image_grid_thw").unwrap_or(0),
         patches: rows("pixel_values").unwrap_or(0),

@@ -17,7 +17,7 @@ use tokenizers::Tokenizer;
 
 use crate::error::{Error, Result};
 pub use picture::write_pictures;
-pub use summary::{Summary, summarise};
+pub use summary::{PackSummary, Summary, pack_tables, summarise};
 pub use text::{Marks, Span, SpanKind};
 
 /// Candidates that a message about an ambiguous id lists.

@@ -1,4 +1,4 @@
-//! A cache in a few lines, from its manifest alone.
+//! A cache in a few lines, from its manifest and the entries of its pack tables alone.
 //!
 //! Owns what the summary says. Invariant: opens no other file, so it works on a node that holds no shard.
 
@@ -7,8 +7,11 @@ use std::fmt::Write;
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
 use serde_json::Value;
-use stoker_formats::{FileName, Folder, InputEntry, SplitEntry};
+use stoker_formats::{FileName, Folder, InputEntry, PackOptions, PackTotals, SplitEntry};
 use stoker_reader::CacheFiles;
+
+use crate::error::Result;
+use crate::pack::store;
 
 /// Inputs that the text lists.
 const SHOWN_INPUTS_MAX: usize = 10;
@@ -20,6 +23,23 @@ pub struct FileCount {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+}
+
+/// A pack table of a cache.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PackSummary {
+    /// Its name.
+    pub name: String,
+    /// Whether it was made for this cache, and not for an earlier one in the folder.
+    pub current: bool,
+    /// How it was made.
+    pub options: PackOptions,
+    /// Packs.
+    pub packs: u64,
+    /// Sums over all packs.
+    pub totals: PackTotals,
+    /// The used share of the token budgets of all packs.
+    pub fill_rate: f64,
 }
 
 /// What a cache holds.
@@ -49,13 +69,59 @@ pub struct Summary {
     pub sample_shards: FileCount,
     /// All other files that the manifest names.
     pub other_files: FileCount,
+    /// Pack tables, but for damaged ones.
+    pub pack_tables: Vec<PackSummary>,
     /// The resolved build configuration.
     pub recipe: Value,
 }
 
-/// Gathers what the manifest of `files` says.
-#[must_use]
-pub fn summarise(files: &CacheFiles) -> Summary {
+/// The pack tables of `files`, by name.
+///
+/// # Errors
+/// If their folder cannot be listed.
+pub fn pack_tables(files: &CacheFiles) -> Result<Vec<PackSummary>> {
+    let fingerprint = files.manifest().fingerprint;
+    let found = store::entries(files.root())?;
+    let entries = found.into_iter().filter_map(|found| found.entry.ok());
+    Ok(entries
+        .map(|entry| PackSummary {
+            name: entry.name.to_string(),
+            current: entry.fingerprint == fingerprint,
+            options: entry.options,
+            packs: entry.table.rows,
+            totals: entry.totals,
+            fill_rate: entry.fill_rate(),
+        })
+        .collect())
+}
+
+impl PackSummary {
+    /// The table in a line.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = format!(
+            "{}: {} packs of at most {} tokens, {} samples, fill rate {:.2} %",
+            self.name,
+            HumanCount(self.packs),
+            HumanCount(self.options.max_tokens.into()),
+            HumanCount(self.totals.samples),
+            self.fill_rate * 100.0
+        );
+        if self.totals.overlong > 0 {
+            let _ = write!(text, ", {} over-long", HumanCount(self.totals.overlong));
+        }
+        if !self.current {
+            text.push_str("; of an earlier cache");
+        }
+        text
+    }
+}
+
+/// Gathers what the manifest of `files` and the entries of pack tables say.
+///
+/// # Errors
+/// If the folder of pack tables cannot be listed.
+pub fn summarise(files: &CacheFiles) -> Result<Summary> {
     let manifest = files.manifest();
     let mut counts = [FileCount::default(); 3];
     for file in files.expected() {
@@ -70,7 +136,7 @@ pub fn summarise(files: &CacheFiles) -> Summary {
     }
     let [image_shards, sample_shards, other_files] = counts;
     let version = manifest.format_version;
-    Summary {
+    Ok(Summary {
         cache: files.root().display().to_string(),
         fingerprint: manifest.fingerprint.to_string(),
         format_version: format!("{}.{}", version.major, version.minor),
@@ -83,8 +149,9 @@ pub fn summarise(files: &CacheFiles) -> Summary {
         image_shards,
         sample_shards,
         other_files,
+        pack_tables: pack_tables(files)?,
         recipe: manifest.recipe.clone(),
-    }
+    })
 }
 
 impl Summary {
@@ -142,6 +209,9 @@ impl Summary {
                 name,
                 format!("{}, {}", HumanCount(count.files), HumanBytes(count.bytes)),
             );
+        }
+        for table in &self.pack_tables {
+            line("pack table", table.to_text());
         }
         for half in ["image", "text"] {
             if let Some(fields) = self.recipe[half].as_object() {

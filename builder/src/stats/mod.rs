@@ -17,6 +17,7 @@ use stoker_formats::{ImageEntry, SampleEntry};
 use stoker_reader::CacheFiles;
 
 use crate::error::Result;
+use crate::inspect::{PackSummary, pack_tables};
 use crate::verify::table_rows::reject_counts;
 use bytes::Bytes;
 use distribution::Counts;
@@ -105,6 +106,8 @@ pub struct Stats {
     pub heaviest_by_tokens: Vec<HeavySample>,
     /// The samples with the most patches.
     pub heaviest_by_patches: Vec<HeavySample>,
+    /// Pack tables, but for damaged ones.
+    pub pack_tables: Vec<PackSummary>,
     /// Bytes of each column and kind of file.
     pub bytes: BTreeMap<&'static str, u64>,
     /// Rejected records.
@@ -164,6 +167,7 @@ pub fn stats(root: &Path) -> Result<Stats> {
         splits,
         heaviest_by_tokens: by_tokens.named(&files),
         heaviest_by_patches: by_patches.named(&files),
+        pack_tables: pack_tables(&files)?,
         bytes: bytes.finish(),
         rejected: manifest.tables.rejects.rows,
         rejects: reject_counts(&files),

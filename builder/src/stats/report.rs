@@ -32,6 +32,9 @@ impl Stats {
                 HumanCount(split.images)
             );
         }
+        for table in &self.pack_tables {
+            let _ = writeln!(text, "pack table   {}", table.to_text());
+        }
         let parts = [
             ("tokens of a sample", &self.samples.tokens),
             ("learnt tokens of a sample", &self.samples.loss_tokens),

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use rayon::prelude::*;
-use stoker_formats::ContentHasher;
+use stoker_formats::{ContentHasher, FileEntry};
 use stoker_reader::{CacheFile, CacheFiles};
 
 use super::progress::Progress;
@@ -23,16 +23,21 @@ pub(super) fn check(files: &CacheFiles, progress: &Progress) -> Vec<Finding> {
     expected
         .par_iter()
         .filter_map(|file| {
-            let (fault, what) = check_file(&files.path(file.folder, file.name), file, progress)?;
+            let (fault, what) =
+                check_file(&files.path(file.folder, file.name), file.entry, progress)?;
             Some(Finding::new(*file, fault, what))
         })
         .collect()
 }
 
 /// What is wrong with a file, if anything is.
-fn check_file(path: &Path, file: &CacheFile, progress: &Progress) -> Option<(Fault, String)> {
-    let wanted = file.entry.bytes;
-    let found = compare(path, file, progress);
+pub(super) fn check_file(
+    path: &Path,
+    entry: FileEntry,
+    progress: &Progress,
+) -> Option<(Fault, String)> {
+    let wanted = entry.bytes;
+    let found = compare(path, entry, progress);
     if !matches!(found, Ok(None | Some((Fault::Changed, _)))) {
         // Not read, but done with.
         progress.advance(wanted);
@@ -53,10 +58,10 @@ fn is_absent(error: &io::Error) -> bool {
 
 fn compare(
     path: &Path,
-    file: &CacheFile,
+    entry: FileEntry,
     progress: &Progress,
 ) -> io::Result<Option<(Fault, String)>> {
-    let wanted = file.entry.bytes;
+    let wanted = entry.bytes;
     // Before it is opened: opening a FIFO would wait for ever.
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
@@ -95,6 +100,6 @@ fn compare(
             Err(error) => return Err(error),
         }
     }
-    let same = hasher.finish() == file.entry.hash;
+    let same = hasher.finish() == entry.hash;
     Ok((!same).then(|| (Fault::Changed, "its content does not match its hash".into())))
 }

@@ -1,4 +1,4 @@
-//! Files that lie in a cache's folders although the manifest does not name them.
+//! Files that lie in a cache's folders although neither the manifest nor a pack table's entry names them.
 //!
 //! Owns telling ours from others'. Reports, never judges: such files are no damage. Invariant: looks two levels deep and
 //! follows no link below a plan's folder, so no tree can hold it up.
@@ -8,13 +8,14 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use stoker_formats::{FileName, Folder, MANIFEST_NAME};
+use stoker_formats::{FileName, Folder, MANIFEST_NAME, PACKS_FOLDER, PackFile};
 use stoker_reader::CacheFiles;
 
 use super::report::{Note, NoteKind};
 use crate::build::lock::LOCK_NAME;
 use crate::build::state::STATE_NAME;
 use crate::error::{Error, Result};
+use crate::pack::store::{self, Found};
 
 /// What a builder keeps in the cache's folder: its lock, and of an unfinished build the state and what crashed.
 const BUILDER_FILES: [&str; 4] = [LOCK_NAME, STATE_NAME, "in-flight", "crashers.json"];
@@ -26,13 +27,14 @@ const INNER: [&str; 4] = ["shards", "index", "receipts", "tables"];
 const TEMPORARY: &str = ".tmp";
 
 /// Everything found, sorted by path.
-pub(super) fn find(files: &CacheFiles) -> Result<Vec<Note>> {
+pub(super) fn find(files: &CacheFiles, packs: &[Found]) -> Result<Vec<Note>> {
     let mut notes = Vec::new();
     let plans = [files.images(), files.text()];
     for (name, is_folder) in list(files.root())? {
         let kind = match name.parse::<Folder>() {
             Ok(folder) if is_folder && plans.contains(&folder) => continue,
             Ok(_) if is_folder => NoteKind::EarlierPlan,
+            Err(_) if is_folder && name == PACKS_FOLDER => continue,
             _ if name == MANIFEST_NAME || BUILDER_FILES.contains(&name.as_str()) => continue,
             _ => kind_of(&name),
         };
@@ -42,8 +44,35 @@ pub(super) fn find(files: &CacheFiles) -> Result<Vec<Note>> {
     for plan in plans {
         find_in_plan(files.root(), plan, &expected, &mut notes)?;
     }
+    find_in_packs(files, packs, &mut notes)?;
     notes.sort();
     Ok(notes)
+}
+
+/// Tables that no entry names, entries of earlier caches, and what is not ours.
+fn find_in_packs(files: &CacheFiles, packs: &[Found], notes: &mut Vec<Note>) -> Result<()> {
+    let entries = || packs.iter().filter_map(|found| found.entry.as_ref().ok());
+    let named: BTreeSet<PackFile> = entries()
+        .flat_map(store::tables)
+        .map(|file| PackFile::table(file.hash))
+        .collect();
+    let earlier: BTreeSet<PackFile> = entries()
+        .filter(|entry| entry.fingerprint != files.manifest().fingerprint)
+        .map(|entry| PackFile::Entry(entry.name.clone()))
+        .collect();
+    for name in store::names(files.root())? {
+        let kind = match PackFile::parse(&name) {
+            Ok(file) if earlier.contains(&file) => NoteKind::EarlierPlan,
+            Ok(table @ PackFile::Table(_)) if !named.contains(&table) => NoteKind::Unlisted,
+            Ok(_) => continue,
+            Err(_) => kind_of(&name),
+        };
+        notes.push(Note {
+            path: format!("{PACKS_FOLDER}/{name}"),
+            kind,
+        });
+    }
+    Ok(())
 }
 
 fn find_in_plan(

@@ -1,13 +1,15 @@
 //! `stoker verify`: is a cache what its manifest says, and if not, which samples does that cost?
 //!
 //! Owns the order of the checks and the verdict. Reads only. Invariant: a cache that is called sound has every file of
-//! the manifest with its size and hash and, with `deep`, every row as index, receipt and the format's rules want it.
+//! the manifest and of its pack tables with its size and hash and, with `deep`, every row as index, receipt and the format's
+//! rules want it.
 
 mod cost;
 mod deep;
 mod files;
 mod foreign;
-mod progress;
+mod packs;
+pub(crate) mod progress;
 mod report;
 pub(crate) mod table_rows;
 
@@ -20,6 +22,7 @@ use stoker_reader::{CacheFile, CacheFiles};
 
 use crate::build::Stop;
 use crate::error::Result;
+use crate::pack::store;
 use progress::Progress;
 pub use report::{Damage, Fault, Note, NoteKind, Report};
 
@@ -67,7 +70,9 @@ pub fn verify_until(root: &Path, deep: bool, show: bool, stop: &Stop) -> Result<
         Ok(files) => files,
         Err(error) => return unreadable_manifest(root, deep, error),
     };
-    let progress = Progress::new(show, work_bytes(&files, deep), stop.clone());
+    let packs = store::entries(root)?;
+    let work = work_bytes(&files, deep).saturating_add(packs::work_bytes(&files, &packs));
+    let progress = Progress::new("verify", show, work, stop.clone());
     let mut findings = files::check(&files, &progress);
     let damaged: BTreeSet<CacheFileKey> = findings.iter().map(|found| key(&found.file)).collect();
     let partitions: Vec<u32> = (0..files.partitions()).collect();
@@ -88,11 +93,15 @@ pub fn verify_until(root: &Path, deep: bool, show: bool, stop: &Stop) -> Result<
             finding.lost = lost;
         }
     }
+    let pack_damages = packs::check(&files, &packs, deep, &progress);
     progress.finish();
     // What was left out after a request is no finding: there is no report then.
     stop.check()?;
-    let notes = foreign::find(&files)?;
+    let notes = foreign::find(&files, &packs)?;
     let mut report = report::make(&files, deep, findings, notes);
+    report.pack_tables = packs::names(&files, &packs);
+    report.sound &= pack_damages.is_empty();
+    report.damages.extend(pack_damages);
     count_splits(&files, &sums, &mut report);
     Ok(report)
 }

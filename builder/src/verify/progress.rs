@@ -1,4 +1,4 @@
-//! How far a check is: bytes, rate and time left, on stderr.
+//! How far a pass over files is: bytes, rate and time left, on stderr.
 //!
 //! Owns its display: a live bar on a terminal, a line every 10 s elsewhere. Nothing here reaches the report.
 
@@ -13,8 +13,9 @@ use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, Prog
 /// Between two lines where stderr is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// The bytes of one check.
-pub(super) struct Progress {
+/// The bytes of one pass.
+pub(crate) struct Progress {
+    what: &'static str,
     bar: ProgressBar,
     plain: bool,
     total: u64,
@@ -25,19 +26,20 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of `total` bytes until `stop`; seen only if `show`.
-    pub(super) fn new(show: bool, total: u64, stop: Stop) -> Self {
+    /// Of `what`, over `total` bytes, until `stop`; seen only if `show`.
+    pub(crate) fn new(what: &'static str, show: bool, total: u64, stop: Stop) -> Self {
         let target = if show {
             ProgressDrawTarget::stderr()
         } else {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(Some(total), target);
-        let template = "verify {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, ETA {eta}";
-        if let Ok(style) = ProgressStyle::with_template(template) {
+        let rest = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, ETA {eta}";
+        if let Ok(style) = ProgressStyle::with_template(&format!("{what} {rest}")) {
             bar.set_style(style);
         }
         Self {
+            what,
             plain: show && bar.is_hidden(),
             bar,
             total,
@@ -48,13 +50,13 @@ impl Progress {
         }
     }
 
-    /// Whether the rest may be left out, because nobody will see the report.
-    pub(super) fn stopped(&self) -> bool {
+    /// Whether the rest may be left out, because nobody will see what comes out.
+    pub(crate) fn stopped(&self) -> bool {
         self.stop.check().is_err()
     }
 
     /// Counts bytes that were read.
-    pub(super) fn advance(&self, bytes: u64) {
+    pub(crate) fn advance(&self, bytes: u64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.bar.inc(bytes);
         if !self.plain {
@@ -66,23 +68,23 @@ impl Progress {
             .unwrap_or_else(PoisonError::into_inner);
         if last.elapsed() >= LINE_EVERY {
             *last = Instant::now();
-            let text = line(done, self.total, self.start.elapsed());
+            let text = line(self.what, done, self.total, self.start.elapsed());
             let _ = io::stderr().lock().write_all(text.as_bytes());
         }
     }
 
     /// Ends the display.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }
 
 /// The line of a plain display.
-fn line(done: u64, total: u64, elapsed: Duration) -> String {
+fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     let rate = done as f64 / elapsed.as_secs_f64().max(1e-3);
     let left = Duration::from_secs_f64(total.saturating_sub(done) as f64 / rate.max(1.0));
     format!(
-        "verify: {} of {}, {}/s, ETA {}\n",
+        "{what}: {} of {}, {}/s, ETA {}\n",
         HumanBytes(done),
         HumanBytes(total),
         HumanBytes(rate as u64),
@@ -97,7 +99,7 @@ mod tests {
     #[test]
     fn a_plain_line_says_bytes_rate_and_time_left() {
         assert_eq!(
-            line(10 << 20, 50 << 20, Duration::from_secs(10)),
+            line("verify", 10 << 20, 50 << 20, Duration::from_secs(10)),
             "verify: 10.00 MiB of 50.00 MiB, 1.00 MiB/s, ETA 40 seconds\n"
         );
     }

@@ -57,9 +57,9 @@ pub struct Damage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoteKind {
-    /// Named like a file of a cache, but the manifest does not name it.
+    /// Named like a file of a cache, but neither the manifest nor the entry of a pack table names it.
     Unlisted,
-    /// A folder of another plan.
+    /// A folder of another plan, or the entry of a pack table that was made for another fingerprint.
     EarlierPlan,
     /// Left over by a write that did not end.
     Leftover,
@@ -95,6 +95,8 @@ pub struct Report {
     pub samples: u64,
     /// Image rows of the cache.
     pub images: u64,
+    /// The pack tables that were made for the cache.
+    pub pack_tables: Vec<String>,
     /// Samples that some damage costs.
     pub lost_samples: u64,
     /// The damaged files.
@@ -147,6 +149,7 @@ pub(super) fn make(
         bytes,
         samples: splits.iter().map(|split| split.samples).sum(),
         images: splits.iter().map(|split| split.images).sum(),
+        pack_tables: Vec::new(),
         lost_samples: lost.len() as u64,
         damages: findings
             .iter()
@@ -188,6 +191,7 @@ impl Report {
             bytes: 0,
             samples: 0,
             images: 0,
+            pack_tables: Vec::new(),
             lost_samples: 0,
             damages: Vec::new(),
             notes: Vec::new(),
@@ -229,6 +233,9 @@ impl Report {
                     String::new()
                 }
             );
+        }
+        if !self.pack_tables.is_empty() {
+            let _ = writeln!(text, "pack tables  {}", self.pack_tables.join(", "));
         }
         for damage in &self.damages {
             let _ = writeln!(text, "DAMAGED      {}", damage.file);

@@ -18,6 +18,7 @@ pub(crate) fn cache_of(name: u8, sizes: &[u64], shard: u64) -> CacheUnits {
         });
     CacheUnits {
         fingerprint: stoker_formats::ContentHash([name; 32]),
+        pack: None,
         partitions: partitions.collect(),
     }
 }

@@ -1,0 +1,125 @@
+//! What a micro-batch is made of, before anything of it is read.
+//!
+//! Owns rows, their samples and the sizes that follow. Invariant: a plan asks for no more memory than its samples' shards
+//! could fill, and a pack's samples have what the pack was counted with.
+
+use stoker_formats::{Counts, SampleEntry};
+
+use crate::batch::Sizes;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::rows::Rows;
+use crate::unit::Unit;
+use crate::units::Sample;
+
+/// One row of a batch, or its part of the one row of packed batches.
+#[derive(Debug)]
+pub(crate) struct RowPlan {
+    /// None for a padding row.
+    pub(crate) unit: Option<Unit>,
+    /// How many samples it has.
+    pub(crate) samples: usize,
+    /// Tokens of all its samples.
+    pub(crate) filled: usize,
+    /// Tokens that it takes; what is not filled is padding.
+    pub(crate) length: usize,
+}
+
+/// The rows of a batch and the samples in them.
+#[derive(Debug, Default)]
+pub(crate) struct BatchPlan {
+    pub(crate) rows: Vec<RowPlan>,
+    /// Of all rows, in order.
+    pub(crate) samples: Vec<(Sample, SampleEntry)>,
+}
+
+impl BatchPlan {
+    /// The plan of `units` in order; none stands for a padding row.
+    pub(crate) fn new(units: &[Option<Unit>], rows: &Rows, model: &Model) -> Result<Self> {
+        let mut plan = Self::default();
+        for unit in units {
+            let (before, mut filled) = (plan.samples.len(), 0);
+            if let Some(unit) = unit {
+                let add = plan.add(*unit, rows, model);
+                filled = add.map_err(|error| rows.units().fault(*unit, error))?;
+            }
+            plan.rows.push(RowPlan {
+                unit: *unit,
+                samples: plan.samples.len() - before,
+                filled,
+                length: rows.units().row_length(filled),
+            });
+        }
+        Ok(plan)
+    }
+
+    /// Adds the samples of a unit; returns their tokens.
+    fn add(&mut self, unit: Unit, rows: &Rows, model: &Model) -> Result<usize> {
+        let merged = u64::from(model.mrope.merge_size.unsigned_abs()).pow(2);
+        let mut sums = [0u64; 4];
+        for sample in rows.units().samples(unit)? {
+            let entry = rows.entry(sample)?;
+            if u64::from(entry.n_patches) > u64::from(entry.n_tokens) * merged {
+                let what = "more patches than its tokens stand for";
+                return Err(rows.sample_fault(sample, &entry, what));
+            }
+            let counts = [
+                entry.n_tokens,
+                entry.n_loss_tokens,
+                entry.n_images,
+                entry.n_patches,
+            ];
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += u64::from(count);
+            }
+            self.samples.push((sample, entry));
+        }
+        // Of a sum beyond the range no unit was planned; it differs from the counts as it should.
+        let [tokens, loss_tokens, images, patches] =
+            sums.map(|sum| u32::try_from(sum).unwrap_or(u32::MAX));
+        rows.units().check(
+            unit,
+            Counts {
+                tokens,
+                loss_tokens,
+                images,
+                patches,
+            },
+        )?;
+        usize::try_from(sums[0]).map_err(|_| Error::Internal("the tokens of a unit"))
+    }
+
+    /// The sizes of the batch.
+    pub(crate) fn sizes(&self, model: &Model) -> Sizes {
+        let entries = || self.samples.iter().map(|(_, entry)| entry);
+        let padded = self.rows.iter().filter(|row| row.filled < row.length);
+        Sizes {
+            lengths: self.rows.iter().map(|row| row.length).collect(),
+            segments: self.samples.len() + padded.count(),
+            images: entries().map(|entry| entry.n_images as usize).sum(),
+            patches: entries().map(|entry| entry.n_patches as usize).sum(),
+            patch_bytes: model.patch_bytes(),
+            temporal: model.temporal_patch_size,
+        }
+    }
+
+    /// Tokens of the longest segment: a sample, or the padding of a row.
+    pub(crate) fn longest(&self) -> usize {
+        let samples = self.samples.iter();
+        let samples = samples.map(|(_, entry)| entry.n_tokens as usize);
+        let padding = self.rows.iter().map(|row| row.length - row.filled);
+        samples.chain(padding).max().unwrap_or(0)
+    }
+}
+
+/// Whether the sample shards of a unit can be opened here. Its images lie in the same partition.
+pub(crate) fn is_here(unit: Unit, rows: &Rows) -> bool {
+    let shard_is_here = |sample: &Sample| {
+        rows.entry(*sample).is_ok_and(|entry| {
+            let path = rows.path_of(Rows::sample_shard(*sample, &entry));
+            path.is_some_and(|path| path.exists())
+        })
+    };
+    let samples = rows.units().samples(unit);
+    samples.is_ok_and(|samples| samples.iter().all(shard_is_here))
+}

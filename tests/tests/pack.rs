@@ -1,0 +1,257 @@
+//! `stoker pack` as users meet it: its messages, any number of threads, a text that changes, and a kill (H1).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use stoker_tests::cache::{assert_same, files};
+use stoker_tests::command::Run;
+use stoker_tests::corpus::Corpus;
+use stoker_tests::crash::traced;
+use stoker_tests::snapshot;
+use stoker_tests::strace::{failed_at, points, trace};
+
+struct Scene {
+    corpus: Corpus,
+}
+
+impl Scene {
+    /// A cache of some forty samples in two splits.
+    fn new() -> Self {
+        let scene = Self {
+            corpus: Corpus::good(77, 40),
+        };
+        let _ = scene.build().end().expect_code(0);
+        scene
+    }
+
+    fn build(&self) -> Run {
+        let run = self.corpus.build(&self.output());
+        run.args(["--split", "val=20%"])
+    }
+
+    fn output(&self) -> PathBuf {
+        self.corpus.output("cache")
+    }
+
+    fn on_cache(&self, args: &[&str]) -> Run {
+        Run::stoker(&args[..1])
+            .args([self.output()])
+            .args(&args[1..])
+    }
+
+    fn pack(&self, args: &[&str]) -> Run {
+        self.on_cache(&["pack"]).args(args)
+    }
+
+    /// Names of tables follow from their bytes, which a new version of a library may change.
+    fn check(&self, name: &str, run: &Run) {
+        let ended = run.end();
+        let folder = self.corpus.path().display().to_string();
+        let tables: Vec<String> = packs(&self.output())
+            .into_keys()
+            .filter(|name| name.ends_with(".parquet"))
+            .collect();
+        let mut masks = vec![(folder.as_str(), "[FOLDER]")];
+        masks.extend(tables.iter().map(|table| (table.as_str(), "[TABLE]")));
+        snapshot::check(name, &ended, &masks);
+    }
+}
+
+/// The files of pack tables, with their hashes.
+fn packs(root: &Path) -> BTreeMap<String, String> {
+    let all = files(root).into_iter();
+    all.filter_map(|(path, hash)| Some((path.strip_prefix("packs/")?.to_owned(), hash)))
+        .collect()
+}
+
+#[test]
+fn messages() {
+    let scene = Scene::new();
+    snapshot::check("help_pack", &Run::stoker(["pack", "--help"]).end(), &[]);
+    scene.check("pack_no_tokens", &scene.pack(&[]));
+    for (name, args) in [
+        ("pack_zero_tokens", &["--max-tokens", "0"][..]),
+        (
+            "pack_zero_patches",
+            &["--max-tokens", "9", "--max-patches", "0"],
+        ),
+        ("pack_bad_name", &["--max-tokens", "9", "--name", "../8k"]),
+        (
+            "pack_bad_strategy",
+            &["--max-tokens", "9", "--strategy", "worst"],
+        ),
+        ("pack_bad_rule", &["--max-tokens", "9", "--overlong", "cut"]),
+        ("pack_fail", &["--max-tokens", "60", "--overlong", "fail"]),
+    ] {
+        scene.check(name, &scene.pack(args));
+    }
+    let nowhere = Run::stoker(["pack", "--max-tokens", "8192"]).args([scene.corpus.output("none")]);
+    scene.check("pack_missing", &nowhere);
+    assert!(
+        !scene.output().join("packs").exists(),
+        "a refused run left something"
+    );
+
+    scene.check("pack", &scene.pack(&["--max-tokens", "1024"]));
+    scene.check("pack_again", &scene.pack(&["--max-tokens", "1024"]));
+    scene.check(
+        "pack_other_options",
+        &scene.pack(&["--max-tokens", "1024", "--by-modality"]),
+    );
+    scene.check("pack_reject", &scene.pack(&["--max-tokens", "60"]));
+    let alone = [
+        "--max-tokens",
+        "60",
+        "--overlong",
+        "alone",
+        "--name",
+        "alone",
+        "--json",
+    ];
+    scene.check("pack_alone_json", &scene.pack(&alone));
+    scene.check("pack_inspect", &scene.on_cache(&["inspect"]));
+    scene.check("pack_verify", &scene.on_cache(&["verify", "--deep"]));
+    let stats = scene.on_cache(&["stats"]).end().expect_code(0);
+    assert!(
+        stats.stdout.contains("pack table   1k: "),
+        "{}",
+        stats.stdout
+    );
+
+    let entry = scene.output().join("packs/1k.json");
+    let bytes = fs::read(&entry).expect("the entry");
+    fs::remove_file(&entry).expect("our own file");
+    fs::write(&entry, &bytes[..300]).expect("our own file");
+    scene.check("pack_damaged", &scene.pack(&["--max-tokens", "1024"]));
+    scene.check("pack_verify_damaged", &scene.on_cache(&["verify"]));
+}
+
+#[test]
+fn threads_change_nothing() {
+    let scene = Scene::new();
+    let mut first = None;
+    for threads in ["1", "2", "4"] {
+        let run = scene.pack(&["--max-tokens", "200", "--threads", threads]);
+        let _ = run.end().expect_code(0);
+        let found = packs(&scene.output());
+        fs::remove_dir_all(scene.output().join("packs")).expect("our own folder");
+        assert_same(first.get_or_insert(found.clone()), &found, threads);
+    }
+}
+
+#[test]
+fn a_table_outlives_builds_of_the_same_cache_and_no_other() {
+    let scene = Scene::new();
+    let _ = scene.pack(&["--max-tokens", "1024"]).end().expect_code(0);
+    let before = packs(&scene.output());
+    let again = scene
+        .build()
+        .args(["--prune", "--json"])
+        .end()
+        .expect_code(0);
+    assert_eq!(again.json()["earlier_packs"], serde_json::json!([]));
+    assert_same(&packs(&scene.output()), &before, "after the same build");
+
+    // Another text is another cache: the table says nothing about it.
+    let retext = || scene.build().args(["--label-rule", "qwen_finetune"]);
+    let run = retext().end().expect_code(0);
+    assert!(
+        run.stdout.contains("pack tables  of an earlier cache"),
+        "{}",
+        run.stdout
+    );
+    let verify = scene
+        .on_cache(&["verify", "--json"])
+        .end()
+        .expect_code(0)
+        .json();
+    assert_eq!(verify["pack_tables"], serde_json::json!([]));
+    let notes = verify["notes"].as_array().expect("notes").iter();
+    assert!(
+        notes
+            .clone()
+            .any(|note| note["path"] == "packs/1k.json" && note["kind"] == "earlier_plan"),
+        "{notes:?}"
+    );
+    let _ = retext().args(["--prune"]).end().expect_code(0);
+    assert!(!scene.output().join("packs").exists());
+    let _ = scene.pack(&["--max-tokens", "1024"]).end().expect_code(0);
+
+    // A table of the same name that was made for another cache is replaced.
+    let _ = scene.build().end().expect_code(0);
+    let made = scene
+        .pack(&["--max-tokens", "1024", "--json"])
+        .end()
+        .expect_code(0);
+    assert_eq!(made.json()["made"], true);
+    assert_same(&packs(&scene.output()), &before, "made again");
+}
+
+/// Killed at each call that changes the folder of pack tables: there is a whole table or none, and the next run ends with
+/// the files of an undisturbed one.
+#[test]
+fn a_killed_run_leaves_the_cache_as_it_was() {
+    let scene = Scene::new();
+    let cache = files(&scene.output());
+    let folder = scene.output().join("packs");
+    // One thread, so that every run makes the same calls; over-long samples, so that there are three files.
+    let pack = || scene.pack(&["--max-tokens", "64", "--threads", "1"]);
+    let (ended, calls) = trace(&pack(), &traced(), scene.corpus.path());
+    let _ = ended.expect_code(0);
+    let clean = packs(&scene.output());
+    assert_eq!(clean.len(), 3);
+    let mut kills = 0;
+    for point in points(&calls, &folder) {
+        fs::remove_dir_all(&folder).expect("our own folder");
+        let ended = failed_at(&pack(), &folder, &point, "signal=SIGKILL").end();
+        kills += usize::from(ended.signal == Some(9));
+        let mut left = files(&scene.output());
+        left.retain(|name, _| !name.starts_with("packs"));
+        assert_same(&left, &cache, &format!("killed at {point}"));
+        let verify = scene.on_cache(&["verify", "--deep", "--json"]).end();
+        let tables = verify.expect_code(0).json()["pack_tables"].clone();
+        assert!(tables == serde_json::json!([]) || tables == serde_json::json!(["64"]));
+        let _ = pack().end().expect_code(0);
+        assert_same(&packs(&scene.output()), &clean, &format!("after {point}"));
+    }
+    assert!(kills >= 12, "{kills}");
+}
+
+#[test]
+fn a_write_that_fails_is_an_error_and_leaves_nothing() {
+    let scene = Scene::new();
+    let before = files(&scene.output());
+    // The table's file cannot become larger than this.
+    let limited = scene.pack(&["--max-tokens", "64"]);
+    let limited = limited.under(&["prlimit", "--fsize=600"]);
+    let ended = limited.end().expect_code(2);
+    assert!(ended.stderr.contains(".table.tmp"), "{}", ended.stderr);
+    assert_same(&files(&scene.output()), &before, "after a failed write");
+    let _ = scene.pack(&["--max-tokens", "64"]).end().expect_code(0);
+    let _ = scene.on_cache(&["verify", "--deep"]).end().expect_code(0);
+}
+
+#[test]
+fn a_builder_at_work_is_waited_for() {
+    let scene = Scene::new();
+    let lock = scene.output().join("stoker.lock");
+    let holder = Run::program("flock", ["-x"])
+        .args([&lock])
+        .args(["sleep", "60"]);
+    let holder = holder.start();
+    let is_locked = || {
+        let file = fs::File::open(&lock).expect("the lock");
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err()
+    };
+    while !is_locked() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let refused = scene.pack(&["--max-tokens", "64"]).end().expect_code(2);
+    assert!(
+        refused.stderr.contains("another builder"),
+        "{}",
+        refused.stderr
+    );
+    drop(holder);
+}
