@@ -65,7 +65,7 @@ impl DeviceBatch {
         self.batch.n_loss_tokens
     }
 
-    /// Tokens of the longest sample.
+    /// As [`Batch::max_seqlen`].
     #[must_use]
     pub fn max_seqlen(&self) -> usize {
         self.batch.max_seqlen
@@ -77,7 +77,7 @@ impl DeviceBatch {
         &self.batch.units
     }
 
-    /// `file:line` of each row's record, if they were asked for; empty text for a padding row.
+    /// As [`Batch::sample_ids`].
     #[must_use]
     pub fn sample_ids(&self) -> Option<&[String]> {
         self.batch.sample_ids.as_deref()

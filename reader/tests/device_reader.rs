@@ -36,7 +36,7 @@ fn options(path: &Path, pixels: Pixels, layout: Layout) -> ReaderOptions {
     options.order.last = Last::Pad;
     options.verify = Verify::Always;
     options.sample_ids = true;
-    (options.pixels, options.layout) = (pixels, layout);
+    (options.pixels, options.layout) = (pixels, Some(layout));
     options
 }
 
