@@ -6,18 +6,25 @@
 use serde::{Deserialize, Serialize};
 use stoker_formats::{ContentHash, ContentHasher};
 
+use crate::options::{Balance, Dealing, Modalities};
 use crate::order_error::{Difference, OrderError};
 use crate::placement::Placement;
 use crate::schedule::{Position, Schedule};
 use crate::world::World;
 
-/// The version that this program writes.
-const VERSION: u64 = 1;
+/// The version that this program writes. It reads version 1 too, which knew no choice of dealing.
+const VERSION: u64 = 2;
 
 /// The longest text that is read: what is written takes less than a quarter.
 const MAX_BYTES: usize = 4096;
 
-const CONTEXT: &[u8] = b"stoker cursor 1\n";
+/// What a program did that knew nothing else.
+const UNBALANCED: Dealing = Dealing {
+    balance: Balance::None,
+    modalities: Modalities::Any,
+    dummy_image: false,
+};
+
 const GEOMETRY_CONTEXT: &[u8] = b"stoker cursor geometry 1\n";
 
 /// Where a run stands, independent of ranks and nodes.
@@ -53,6 +60,8 @@ struct Within {
     micro_batch_size: u32,
     global_batch_size: u32,
     placement: ContentHash,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dealing: Option<String>,
 }
 
 /// Only what tells a newer cursor from a damaged one.
@@ -100,6 +109,7 @@ impl Cursor {
         resume: Resume,
         world: &World,
         placement: &Placement,
+        dealing: &Dealing,
     ) -> Self {
         let (given, all) = (resume.micro_batches_delivered, world.micro_batches());
         assert!(given < all, "{given} of {all} micro-batches");
@@ -111,6 +121,7 @@ impl Cursor {
                 micro_batch_size: world.micro_batch_size(),
                 global_batch_size: world.global_batch_size(),
                 placement: geometry(world, placement),
+                dealing: Some(name(dealing)),
             });
         }
         cursor
@@ -155,8 +166,14 @@ impl Cursor {
         if check != Some(fields.hash()) {
             return Err(damaged("its fields do not match its check"));
         }
-        if fields.version != VERSION {
-            return Err(damaged("unknown version"));
+        let dealing = fields.within.as_ref().map(|within| &within.dealing);
+        let fits = match fields.version {
+            1 => dealing.is_none_or(Option::is_none),
+            VERSION => dealing.is_none_or(Option::is_some),
+            _ => return Err(damaged("unknown version")),
+        };
+        if !fits {
+            return Err(damaged("a field is unknown or missing in its version"));
         }
         Ok(Self(fields))
     }
@@ -180,6 +197,7 @@ impl Cursor {
         schedule: &Schedule,
         world: &World,
         placement: &Placement,
+        dealing: &Dealing,
     ) -> Result<Resume, OrderError> {
         let fields = &self.0;
         let options = schedule.options();
@@ -210,6 +228,9 @@ impl Cursor {
         differs(Difference::GlobalBatchSize, saved, given)?;
         let (saved, given) = (within.placement, geometry(world, placement));
         differs(Difference::Placement, saved, given)?;
+        let before = || name(&UNBALANCED);
+        let saved = within.dealing.clone().unwrap_or_else(before);
+        differs(Difference::Dealing, saved, name(dealing))?;
         if within.micro_batches_delivered >= world.micro_batches() {
             return Err(OrderError::DamagedCursor {
                 what: "more micro-batches delivered than a global batch has",
@@ -226,7 +247,7 @@ impl Fields {
     /// The hash of all fields but `check`, which is none here.
     fn hash(&self) -> ContentHash {
         let mut hasher = ContentHasher::new();
-        hasher.update(CONTEXT);
+        hasher.update(format!("stoker cursor {}\n", self.version).as_bytes());
         hasher.update(text(self).as_bytes());
         hasher.finish()
     }
@@ -235,6 +256,12 @@ impl Fields {
 fn text(fields: &Fields) -> String {
     // Numbers, names and hashes only: nothing in it can fail.
     serde_json::to_string(fields).unwrap_or_default()
+}
+
+/// The name of a way of dealing.
+fn name(dealing: &Dealing) -> String {
+    let dummies = if dealing.dummy_image { " dummy" } else { "" };
+    format!("{} {}{dummies}", dealing.balance, dealing.modalities)
 }
 
 /// The hash of what decides who reads which unit besides the sizes.

@@ -86,6 +86,39 @@ choice! {
     }
 }
 
+choice! {
+    /// What decides who reads which unit of a global batch, besides where it is held.
+    Balance, "balance", {
+        /// What units cost: every rank gets about as many tokens and about as many patches.
+        #[default]
+        Cost = "cost",
+        /// The order of positions.
+        None = "none",
+    }
+}
+
+choice! {
+    /// Which ranks have images in a micro-step.
+    Modalities, "modalities", {
+        /// Any may have some and any none.
+        #[default]
+        Any = "any",
+        /// All have one at least, or none has any.
+        Same = "same",
+    }
+}
+
+/// How the units of a global batch are dealt to ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Dealing {
+    /// By what.
+    pub balance: Balance,
+    /// Who has images in a micro-step.
+    pub modalities: Modalities,
+    /// Whether a rank without images gets one outside the loss in a micro-step in which another rank has some.
+    pub dummy_image: bool,
+}
+
 /// What an order is made from besides the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OrderOptions {

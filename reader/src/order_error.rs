@@ -160,6 +160,22 @@ pub enum OrderError {
         /// The position in it.
         position: u64,
     },
+    /// No dealing gives every rank an image in the same micro-steps.
+    #[error(
+        "with modalities=same the units with images of the global batch at epoch {epoch}, position {position} do not go round {ranks} ranks in micro-batches of {micro_batch_size}: `{images}`"
+    )]
+    Modalities {
+        /// The epoch.
+        epoch: u64,
+        /// The position in it.
+        position: u64,
+        /// Units with images.
+        images: u32,
+        /// Ranks.
+        ranks: u32,
+        /// Units of a micro-batch.
+        micro_batch_size: u32,
+    },
     /// A cursor that is not as it was written.
     #[error("damaged cursor: `{what}`")]
     DamagedCursor {
@@ -210,6 +226,8 @@ pub enum Difference {
     GlobalBatchSize,
     /// The nodes of the ranks or what they hold, inside a global batch.
     Placement,
+    /// How units are dealt to ranks, inside a global batch.
+    Dealing,
 }
 
 impl Difference {
@@ -218,7 +236,11 @@ impl Difference {
     pub fn is_geometry(self) -> bool {
         matches!(
             self,
-            Self::WorldSize | Self::MicroBatchSize | Self::GlobalBatchSize | Self::Placement
+            Self::WorldSize
+                | Self::MicroBatchSize
+                | Self::GlobalBatchSize
+                | Self::Placement
+                | Self::Dealing
         )
     }
 }
@@ -236,6 +258,7 @@ impl std::fmt::Display for Difference {
             Self::MicroBatchSize => "micro-batch size, inside a global batch",
             Self::GlobalBatchSize => "global batch size, inside a global batch",
             Self::Placement => "placement of ranks and partitions, inside a global batch",
+            Self::Dealing => "choice of balance, modalities and dummy_image, inside a global batch",
         })
     }
 }
@@ -276,6 +299,9 @@ impl OrderError {
             Self::ShortEpoch { .. } => Some("choose a smaller global batch, or last=pad"),
             Self::ShortBatch { .. } => {
                 Some("choose a global batch size that divides the epoch, or last=drop or last=pad")
+            }
+            Self::Modalities { .. } => {
+                Some("add dummy_image=True, or choose a larger micro-batch or global batch")
             }
             Self::DamagedCursor { .. } => {
                 Some("use an earlier checkpoint, or seek to the number of consumed samples")

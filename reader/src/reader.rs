@@ -19,6 +19,7 @@ use crate::index_check::IndexCheck;
 use crate::memory;
 use crate::model::Model;
 use crate::open_files::OpenFiles;
+use crate::options::Modalities;
 use crate::pipeline::{Next, Pipeline};
 use crate::placement::Held;
 use crate::presence;
@@ -139,6 +140,7 @@ impl Reader {
             schedule,
             world,
             placement: options.placement.clone(),
+            dealing: options.dealing,
             rows,
             model,
             look: Look {
@@ -151,8 +153,12 @@ impl Reader {
         });
         let mut at = Position::default();
         for _ in 0..CHECKED_AHEAD {
-            let batch = plan.schedule.batch(at)?;
-            check_local(&plan, &assign(&batch, &plan.world, &plan.placement))?;
+            // How many units are remote does not depend on what they cost, only which.
+            let batch = plan.schedule.outline(at)?;
+            let any = plan.dealing.modalities == Modalities::Any;
+            if !any || assign(&batch, &plan.world, &plan.placement).remote() > 0 {
+                check_local(&plan, &plan.deal(at)?.1)?;
+            }
             at = batch.next;
         }
         Ok(Self {
@@ -268,6 +274,7 @@ impl Reader {
             self.at,
             &plan.world,
             &plan.placement,
+            &plan.dealing,
         ))
     }
 
@@ -278,7 +285,7 @@ impl Reader {
     pub fn restore(&mut self, cursor: &Cursor) -> Result<()> {
         self.check_process()?;
         let plan = &self.plan;
-        let at = cursor.resume(&plan.schedule, &plan.world, &plan.placement)?;
+        let at = cursor.resume(&plan.schedule, &plan.world, &plan.placement, &plan.dealing)?;
         self.go_to(at);
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::batch::Layout;
 use crate::error::{Error, Result};
 use crate::expand::Pixels;
 use crate::io::Backend;
-use crate::options::OrderOptions;
+use crate::options::{Dealing, OrderOptions};
 use crate::placement::Placement;
 
 use crate::verify::Verify;
@@ -48,6 +48,8 @@ pub struct ReaderOptions {
     pub order: OrderOptions,
     /// Which node holds which partition.
     pub placement: Placement,
+    /// How global batches are dealt to ranks.
+    pub dealing: Dealing,
     /// Padded or packed rows.
     pub layout: Layout,
     /// The type of `pixel_values`.
@@ -88,6 +90,7 @@ impl ReaderOptions {
             },
             order: OrderOptions::default(),
             placement: Placement::everywhere(),
+            dealing: Dealing::default(),
             layout: Layout::default(),
             pixels: Pixels::default(),
             position_pad: 0,

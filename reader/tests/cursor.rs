@@ -4,8 +4,9 @@ mod orders;
 
 use orders::{Dice, SHUFFLES, TAILS, cache_of, options, uneven};
 use stoker_reader::{
-    CacheUnits, Cursor, Difference, Held, Last, OrderError, OrderOptions, Placement, Position,
-    Resume, Schedule, Shuffle, Tail, Unit, World, WorldSizes, assign,
+    Balance, CacheUnits, Cursor, Dealing, Difference, Held, Last, Modalities, OrderError,
+    OrderOptions, Placement, Position, Resume, Schedule, Shuffle, Tail, Unit, World, WorldSizes,
+    assign,
 };
 
 fn world(world_size: u32, micro: u32, global: u32) -> World {
@@ -23,6 +24,12 @@ fn world(world_size: u32, micro: u32, global: u32) -> World {
 fn caches() -> Vec<CacheUnits> {
     vec![uneven(1, 211, 3), uneven(2, 30, 2)]
 }
+
+const DEALING: Dealing = Dealing {
+    balance: Balance::Cost,
+    modalities: Modalities::Any,
+    dummy_image: false,
+};
 
 const WEIGHTS: [f64; 2] = [2.0, 1.0];
 
@@ -77,10 +84,14 @@ fn the_rest_is_the_same_from_every_micro_batch() {
                         at,
                         micro_batches_delivered,
                     };
-                    let cursor = through_json(&Cursor::within(&saving, resume, &world, &placement));
+                    let cursor = through_json(&Cursor::within(
+                        &saving, resume, &world, &placement, &DEALING,
+                    ));
                     // Another process knows nothing but the options.
                     let resumed = schedule(&options, 24);
-                    let found = cursor.resume(&resumed, &world, &placement).unwrap();
+                    let found = cursor
+                        .resume(&resumed, &world, &placement, &DEALING)
+                        .unwrap();
                     assert_eq!(found, resume);
                     if given % 7 == 0 {
                         assert_eq!(rest(&resumed, &world, found), all[given..]);
@@ -134,7 +145,9 @@ fn every_world_and_batch_size_goes_on_from_a_border() {
             partition: 1,
         }]])
         .unwrap();
-        let found = cursor.resume(&resuming, &world, &placement).unwrap();
+        let found = cursor
+            .resume(&resuming, &world, &placement, &DEALING)
+            .unwrap();
         assert_eq!(
             found,
             Resume {
@@ -164,10 +177,11 @@ fn a_batch_begun_is_resumed_in_its_own_geometry_only() {
         resume,
         &world(4, 2, 24),
         &placement,
+        &DEALING,
     ));
     let refused = |global, world: &World, placement: &Placement| {
         let error = cursor
-            .resume(&schedule(&options, global), world, placement)
+            .resume(&schedule(&options, global), world, placement, &DEALING)
             .unwrap_err();
         assert!(
             error
@@ -212,7 +226,10 @@ fn a_batch_begun_is_resumed_in_its_own_geometry_only() {
     // Every rank resumes from the same cursor.
     (sizes.rank, sizes.num_nodes) = (3, 1);
     let last = World::new(sizes).unwrap();
-    assert_eq!(cursor.resume(&saving, &last, &placement), Ok(resume));
+    assert_eq!(
+        cursor.resume(&saving, &last, &placement, &DEALING),
+        Ok(resume)
+    );
 }
 
 #[test]
@@ -231,7 +248,7 @@ fn what_differs_is_named() {
     );
     let refused = |caches: &[CacheUnits], weights: Option<&[f64]>, options: &OrderOptions| {
         let schedule = Schedule::new(caches, weights, options, 8).unwrap();
-        match cursor.resume(&schedule, &world, &Placement::everywhere()) {
+        match cursor.resume(&schedule, &world, &Placement::everywhere(), &DEALING) {
             Err(OrderError::OtherCursor { what, saved, given }) => {
                 assert_ne!(saved, given);
                 Some(what)
@@ -286,6 +303,7 @@ fn what_differs_is_named() {
         &schedule(&OrderOptions { seed: 6, ..right }, 8),
         &world,
         &Placement::everywhere(),
+        &DEALING,
     );
     let error = error.unwrap_err();
     assert_eq!(
@@ -304,7 +322,12 @@ fn a_batch_size_that_does_not_fit_is_refused_or_goes_on_with_the_next_epoch() {
         };
         let new = |global| Schedule::new(&cache, None, &options, global).unwrap();
         let cursor = Cursor::new(&new(4), Position { epoch: 0, position });
-        let resume = cursor.resume(&new(global), &world(1, 1, global), &Placement::everywhere());
+        let resume = cursor.resume(
+            &new(global),
+            &world(1, 1, global),
+            &Placement::everywhere(),
+            &DEALING,
+        );
         resume.map(|resume| (resume.at.epoch, resume.at.position))
     };
     assert_eq!(resume(Last::Error, 4, 2), Ok((0, 4)));
@@ -334,6 +357,7 @@ fn example() -> String {
         resume,
         &world(4, 2, 24),
         &placement,
+        &DEALING,
     )
     .to_json()
 }
@@ -376,13 +400,13 @@ fn only_what_a_cursor_says_matters() {
     let reversed = serde_json::Value::Object(pairs.into_iter().collect());
     assert_eq!(Cursor::from_json(&reversed.to_string()).unwrap(), cursor);
     let mut later = value.clone();
-    later["version"] = 2.into();
+    later["version"] = 3.into();
     later["new"] = "field".into();
     assert_eq!(
         Cursor::from_json(&later.to_string())
             .unwrap_err()
             .to_string(),
-        "the cursor has version 2, this program reads up to version `1`"
+        "the cursor has version 3, this program reads up to version `2`"
     );
     let damaged = |change: fn(&mut serde_json::Value)| {
         let mut value = value.clone();
@@ -409,11 +433,16 @@ fn a_cursor_made_by_hand_is_checked_too() {
         let mut value: serde_json::Value = serde_json::from_str(&example()).unwrap();
         change(&mut value);
         value.as_object_mut().unwrap().shift_remove("check");
-        let written = format!("stoker cursor 1\n{value}");
+        let written = format!("stoker cursor 2\n{value}");
         let check = stoker_formats::ContentHash::of(written.as_bytes());
         value["check"] = check.to_string().into();
         let cursor = Cursor::from_json(&value.to_string()).unwrap();
-        cursor.resume(&schedule, &world(4, 2, 24), &Placement::everywhere())
+        cursor.resume(
+            &schedule,
+            &world(4, 2, 24),
+            &Placement::everywhere(),
+            &DEALING,
+        )
     };
     let delivered = resume(|_| ()).unwrap().micro_batches_delivered;
     assert_eq!(delivered, 2);
