@@ -6,13 +6,13 @@
 use serde::{Deserialize, Serialize};
 use stoker_formats::{ContentHash, ContentHasher};
 
-use crate::options::{Balance, Dealing, Modalities};
+use crate::options::{Balance, Curriculum, Dealing, Modalities};
 use crate::order_error::{Difference, OrderError};
 use crate::placement::Placement;
 use crate::schedule::{Position, Schedule};
 use crate::world::World;
 
-/// The version that this program writes. It reads version 1 too, which knew no choice of dealing.
+/// The version that this program writes. It reads version 1 too, which knew no choice of order or dealing.
 const VERSION: u64 = 2;
 
 /// The longest text that is read: what is written takes less than a quarter.
@@ -40,6 +40,8 @@ struct Fields {
     weights: ContentHash,
     seed: u64,
     shuffle: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    order: Option<String>,
     tail: String,
     last: String,
     epoch: u64,
@@ -90,6 +92,7 @@ impl Cursor {
             weights: schedule.weights_hash(),
             seed: options.seed,
             shuffle: options.shuffle.to_string(),
+            order: Some(options.order.to_string()),
             tail: options.tail.to_string(),
             last: options.last.to_string(),
             epoch: at.epoch,
@@ -168,8 +171,8 @@ impl Cursor {
         }
         let dealing = fields.within.as_ref().map(|within| &within.dealing);
         let fits = match fields.version {
-            1 => dealing.is_none_or(Option::is_none),
-            VERSION => dealing.is_none_or(Option::is_some),
+            1 => fields.order.is_none() && dealing.is_none_or(Option::is_none),
+            VERSION => fields.order.is_some() && dealing.is_none_or(Option::is_some),
             _ => return Err(damaged("unknown version")),
         };
         if !fits {
@@ -208,6 +211,9 @@ impl Cursor {
             &*fields.shuffle,
             options.shuffle.name(),
         )?;
+        let before = Curriculum::Random.name();
+        let saved = fields.order.as_deref().unwrap_or(before);
+        differs(Difference::Order, saved, options.order.name())?;
         differs(Difference::Tail, &*fields.tail, options.tail.name())?;
         differs(Difference::Last, &*fields.last, options.last.name())?;
         // Shares follow from the tail too, so that a difference in them is one of weights only now.

@@ -63,6 +63,17 @@ choice! {
 }
 
 choice! {
+    /// Whether units of one length come together.
+    Curriculum, "order", {
+        /// As they are shuffled.
+        #[default]
+        Random = "random",
+        /// Inside a window of the shuffled order, units of about one length follow each other, those lengths in random order.
+        Length = "length",
+    }
+}
+
+choice! {
     /// What an epoch does with partitions of unequal size.
     Tail, "tail", {
         /// Every partition gives as many units as the smallest non-empty one; shuffled, another subset each epoch.
@@ -126,6 +137,8 @@ pub struct OrderOptions {
     pub seed: u64,
     /// The order within a partition.
     pub shuffle: Shuffle,
+    /// What is done to that order.
+    pub order: Curriculum,
     /// What to do about unequal partitions.
     pub tail: Tail,
     /// What to do about a short last batch.

@@ -152,6 +152,9 @@ pub enum OrderError {
         /// Units that are left.
         left: u64,
     },
+    /// With `order=length` somebody must say how long units are.
+    #[error("nothing says how long units are, for `order=length`")]
+    NoLengths,
     /// A position beyond what the order counts.
     #[error("no position {position} in epoch `{epoch}`")]
     NoPosition {
@@ -214,6 +217,8 @@ pub enum Difference {
     Seed,
     /// The shuffle option.
     Shuffle,
+    /// The order option.
+    Order,
     /// The tail option.
     Tail,
     /// The last option.
@@ -252,6 +257,7 @@ impl std::fmt::Display for Difference {
             Self::Weights => "list of weights",
             Self::Seed => "seed",
             Self::Shuffle => "shuffle",
+            Self::Order => "order",
             Self::Tail => "tail",
             Self::Last => "last",
             Self::WorldSize => "world size, inside a global batch",
@@ -283,6 +289,7 @@ impl OrderError {
             | Self::Number { .. }
             | Self::NotOnNode { .. }
             | Self::NoPosition { .. }
+            | Self::NoLengths
             | Self::Placement { .. } => None,
             Self::NoUnits => {
                 Some("choose another split, or see the reject ledger for what was left out")

@@ -127,14 +127,15 @@ impl Reader {
                 (files, read.collect())
             })
             .collect();
-        let rows = Rows::new(
+        let rows = Arc::new(Rows::new(
             read,
             Arc::new(OpenFiles::new()),
             options.backend,
             options.verify,
             memory.is_some_and(|memory| shard_bytes > memory),
             Arc::clone(&counters),
-        );
+        ));
+        let schedule = schedule.with_lengths(Arc::<Rows>::clone(&rows));
         let budget_bytes = options.budget(memory);
         let plan = Arc::new(Plan {
             schedule,

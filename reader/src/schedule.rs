@@ -8,13 +8,15 @@
 //! through its own epochs without a break: a small one begins again while a large one goes on.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stoker_formats::{ContentHash, ContentHasher};
 
+use crate::error::Result;
+use crate::length::{self, Lengths};
 use crate::memo::{MEMO_BYTES, Memo};
 use crate::mixture::{Block, Mixture};
-use crate::options::{Last, OrderOptions};
+use crate::options::{Curriculum, Last, OrderOptions};
 use crate::order::{MAX_UNITS, Order};
 use crate::order_error::OrderError;
 use crate::unit::{CacheUnits, Unit};
@@ -55,6 +57,9 @@ pub struct Schedule {
     global_batch_size: u32,
     data: ContentHash,
     weights: ContentHash,
+    /// Needed with `order=length`.
+    lengths: Option<Arc<dyn Lengths>>,
+    window: u64,
     work: Mutex<Work>,
 }
 
@@ -100,9 +105,18 @@ impl Schedule {
             global_batch_size,
             orders,
             mixture,
+            lengths: None,
+            window: length::window(partitions),
         };
         schedule.check_epoch()?;
         Ok(schedule)
+    }
+
+    /// The schedule, with what `order=length` looks lengths up in.
+    #[must_use]
+    pub fn with_lengths(mut self, lengths: Arc<dyn Lengths>) -> Self {
+        self.lengths = Some(lengths);
+        self
     }
 
     /// Positions of an epoch.
@@ -160,8 +174,9 @@ impl Schedule {
     /// The global batch at `at`. With `last=drop`, a place with too few units left stands for the next epoch.
     ///
     /// # Errors
-    /// [`OrderError::NoPosition`], or [`OrderError::ShortBatch`] with `last=error`.
-    pub fn batch(&self, at: Position) -> Result<GlobalBatch, OrderError> {
+    /// [`OrderError::NoPosition`]; [`OrderError::ShortBatch`] with `last=error`; with `order=length`
+    /// [`OrderError::NoLengths`], or what is wrong with an index.
+    pub fn batch(&self, at: Position) -> Result<GlobalBatch> {
         self.batch_of(at, |work, epoch, position| self.unit(work, epoch, position))
     }
 
@@ -170,19 +185,19 @@ impl Schedule {
         self.batch_of(at, |work, epoch, position| {
             let (cache, turn) = self.turn(work, epoch, position);
             let order = &self.orders[cache as usize];
-            Unit {
+            Ok(Unit {
                 cache,
                 partition: order.partition_at(turn % order.epoch_len()),
                 number: 0,
-            }
+            })
         })
     }
 
-    fn batch_of(
+    fn batch_of<E: From<OrderError>>(
         &self,
         at: Position,
-        unit: impl Fn(&mut Work, u64, u64) -> Unit,
-    ) -> Result<GlobalBatch, OrderError> {
+        unit: impl Fn(&mut Work, u64, u64) -> Result<Unit, E>,
+    ) -> Result<GlobalBatch, E> {
         let at = self.settle(at)?;
         let size = u64::from(self.global_batch_size);
         let count = size.min(self.epoch_len() - at.position);
@@ -190,7 +205,9 @@ impl Schedule {
         {
             let mut work = self.lock();
             let positions = at.position..at.position + count;
-            units.extend(positions.map(|position| Some(unit(&mut work, at.epoch, position))));
+            for position in positions {
+                units.push(Some(unit(&mut work, at.epoch, position)?));
+            }
         }
         units.resize(self.global_batch_size as usize, None);
         Ok(GlobalBatch {
@@ -203,10 +220,10 @@ impl Schedule {
     /// The unit at `at`.
     ///
     /// # Errors
-    /// [`OrderError::NoPosition`].
-    pub fn unit_at(&self, at: Position) -> Result<Unit, OrderError> {
+    /// [`OrderError::NoPosition`]; as [`batch`](Self::batch) with `order=length`.
+    pub fn unit_at(&self, at: Position) -> Result<Unit> {
         self.check(at)?;
-        Ok(self.unit(&mut self.lock(), at.epoch, at.position))
+        self.unit(&mut self.lock(), at.epoch, at.position)
     }
 
     /// The place after `consumed` delivered samples, for trainers that only keep a counter.
@@ -285,16 +302,25 @@ impl Schedule {
         }
     }
 
-    fn unit(&self, work: &mut Work, epoch: u64, position: u64) -> Unit {
+    fn unit(&self, work: &mut Work, epoch: u64, position: u64) -> Result<Unit> {
         let (cache, turn) = self.turn(work, epoch, position);
         let order = &self.orders[cache as usize];
-        let len = order.epoch_len();
-        let (partition, row) = order.unit_at(&mut work.memo, turn / len, turn % len);
-        Unit {
+        let (epoch, position) = (turn / order.epoch_len(), turn % order.epoch_len());
+        let unit = |partition, number| Unit {
             cache,
             partition,
-            number: row,
-        }
+            number,
+        };
+        let memo = &mut work.memo;
+        let (partition, number) = match self.options.order {
+            Curriculum::Random => order.unit_at(memo, epoch, position),
+            Curriculum::Length => {
+                let lengths = self.lengths.as_ref().ok_or(OrderError::NoLengths)?;
+                let tokens = |partition, number| lengths.tokens(unit(partition, number));
+                order.unit_by_length(memo, (epoch, position), self.window, tokens)?
+            }
+        };
+        Ok(unit(partition, number))
     }
 
     /// The cache whose turn it is, and how many it had before, over all epochs.

@@ -37,7 +37,7 @@ pub(crate) struct Plan {
     pub(crate) world: World,
     pub(crate) placement: Placement,
     pub(crate) dealing: Dealing,
-    pub(crate) rows: Rows,
+    pub(crate) rows: Arc<Rows>,
     pub(crate) model: Model,
     pub(crate) look: Look,
     pub(crate) pool: Arc<BufferPool>,
