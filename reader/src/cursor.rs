@@ -6,13 +6,14 @@
 use serde::{Deserialize, Serialize};
 use stoker_formats::{ContentHash, ContentHasher};
 
+use crate::offsets::MAX_COUNTED_CACHES;
 use crate::options::{Balance, Curriculum, Dealing, Modalities};
 use crate::order_error::{Difference, OrderError};
 use crate::placement::Placement;
 use crate::schedule::{Position, Schedule};
 use crate::world::World;
 
-/// The version that this program writes. It reads version 1 too, which knew no choice of order or dealing.
+/// The version that this program writes. It reads version 1 too, which knew no choice of order or dealing and counted no units.
 const VERSION: u64 = 2;
 
 /// The longest text that is read: what is written takes less than a quarter.
@@ -46,6 +47,9 @@ struct Fields {
     last: String,
     epoch: u64,
     position: u64,
+    /// Units that each cache of a mixture has given, if they are not too many to be counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    given: Option<Vec<u64>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     within: Option<Within>,
     /// Over all of the above.
@@ -97,6 +101,9 @@ impl Cursor {
             last: options.last.to_string(),
             epoch: at.epoch,
             position: at.position,
+            given: (2..=MAX_COUNTED_CACHES)
+                .contains(&schedule.quotas().len())
+                .then(|| schedule.given(at)),
             within: None,
             check: None,
         })
@@ -171,7 +178,11 @@ impl Cursor {
         }
         let dealing = fields.within.as_ref().map(|within| &within.dealing);
         let fits = match fields.version {
-            1 => fields.order.is_none() && dealing.is_none_or(Option::is_none),
+            1 => {
+                fields.order.is_none()
+                    && fields.given.is_none()
+                    && dealing.is_none_or(Option::is_none)
+            }
             VERSION => fields.order.is_some() && dealing.is_none_or(Option::is_some),
             _ => return Err(damaged("unknown version")),
         };
@@ -190,7 +201,48 @@ impl Cursor {
         }
     }
 
-    /// Where `schedule` goes on in `world`.
+    /// The schedule that goes on at this cursor: `schedule`, of the same data and options, with each cache where it was. With
+    /// `reweight` the cursor may have been saved under other weights; those of `schedule` apply from it on.
+    ///
+    /// # Errors
+    /// [`OrderError::OtherCursor`] naming the first thing that differs; [`OrderError::Uncounted`] if weights differ and the
+    /// cursor does not say what each cache gave.
+    pub fn schedule(&self, schedule: &Schedule, reweight: bool) -> Result<Schedule, OrderError> {
+        self.check_options(schedule)?;
+        let (saved, own) = (self.0.weights, schedule.weights_hash());
+        if saved != own && reweight && self.0.within.is_some() {
+            differs(Difference::WeightsInside, saved, own)?;
+        }
+        if !reweight {
+            differs(Difference::Weights, saved, own)?;
+        }
+        let given = self.0.given.as_deref();
+        if saved != own && given.is_none() {
+            return Err(OrderError::Uncounted {
+                caches: schedule.quotas().len(),
+            });
+        }
+        let start = schedule.going_on(Position::default(), None)?;
+        start.check(self.at())?;
+        start.going_on(self.at(), given)
+    }
+
+    /// Fails if it was saved with other data or options than those of `schedule`.
+    fn check_options(&self, schedule: &Schedule) -> Result<(), OrderError> {
+        let fields = &self.0;
+        let options = schedule.options();
+        differs(Difference::Data, fields.data, schedule.data_hash())?;
+        differs(Difference::Seed, fields.seed, options.seed)?;
+        let shuffle = options.shuffle.name();
+        differs(Difference::Shuffle, &*fields.shuffle, shuffle)?;
+        let before = Curriculum::Random.name();
+        let saved = fields.order.as_deref().unwrap_or(before);
+        differs(Difference::Order, saved, options.order.name())?;
+        differs(Difference::Tail, &*fields.tail, options.tail.name())?;
+        differs(Difference::Last, &*fields.last, options.last.name())
+    }
+
+    /// Where `schedule`, which [`schedule`](Self::schedule) made, goes on in `world`.
     ///
     /// # Errors
     /// [`OrderError::OtherCursor`] naming the first thing that differs; [`OrderError::ShortBatch`] with `last=error` and a
@@ -203,23 +255,16 @@ impl Cursor {
         dealing: &Dealing,
     ) -> Result<Resume, OrderError> {
         let fields = &self.0;
-        let options = schedule.options();
-        differs(Difference::Data, fields.data, schedule.data_hash())?;
-        differs(Difference::Seed, fields.seed, options.seed)?;
-        differs(
-            Difference::Shuffle,
-            &*fields.shuffle,
-            options.shuffle.name(),
-        )?;
-        let before = Curriculum::Random.name();
-        let saved = fields.order.as_deref().unwrap_or(before);
-        differs(Difference::Order, saved, options.order.name())?;
-        differs(Difference::Tail, &*fields.tail, options.tail.name())?;
-        differs(Difference::Last, &*fields.last, options.last.name())?;
-        // Shares follow from the tail too, so that a difference in them is one of weights only now.
-        differs(Difference::Weights, fields.weights, schedule.weights_hash())?;
+        self.check_options(schedule)?;
         let at = self.at();
+        // Shares follow from the tail too, so that a difference in them is one of weights only now.
+        if !schedule.began_at(at) {
+            differs(Difference::Weights, fields.weights, schedule.weights_hash())?;
+        }
         schedule.check(at)?;
+        if let Some(given) = &fields.given {
+            differs(Difference::Given, list(given), list(&schedule.given(at)))?;
+        }
         let Some(within) = &fields.within else {
             return Ok(Resume {
                 at: schedule.resume_at(at)?,
@@ -262,6 +307,11 @@ impl Fields {
 fn text(fields: &Fields) -> String {
     // Numbers, names and hashes only: nothing in it can fail.
     serde_json::to_string(fields).unwrap_or_default()
+}
+
+fn list(counts: &[u64]) -> String {
+    let counts: Vec<String> = counts.iter().map(u64::to_string).collect();
+    counts.join(", ")
 }
 
 /// The name of a way of dealing.

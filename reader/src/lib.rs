@@ -33,6 +33,7 @@ mod mmap;
 mod modality;
 mod model;
 mod mrope;
+mod offsets;
 mod open_files;
 mod options;
 mod order;

@@ -193,6 +193,12 @@ pub enum OrderError {
         /// The version of this program.
         known: u64,
     },
+    /// A cursor that does not count what each cache gave, so that other weights cannot apply from it on.
+    #[error("the cursor does not count the units of each cache, of which there are `{caches}`")]
+    Uncounted {
+        /// How many caches.
+        caches: usize,
+    },
     /// A cursor of another data set, order or global batch.
     #[error("the cursor was saved with another {what}: {saved}, here it is `{given}`")]
     OtherCursor {
@@ -213,6 +219,10 @@ pub enum Difference {
     Data,
     /// The weights of the mixture.
     Weights,
+    /// The weights of the mixture, inside a global batch.
+    WeightsInside,
+    /// The units that each cache of the mixture has given.
+    Given,
     /// The seed.
     Seed,
     /// The shuffle option.
@@ -241,7 +251,8 @@ impl Difference {
     pub fn is_geometry(self) -> bool {
         matches!(
             self,
-            Self::WorldSize
+            Self::WeightsInside
+                | Self::WorldSize
                 | Self::MicroBatchSize
                 | Self::GlobalBatchSize
                 | Self::Placement
@@ -255,6 +266,8 @@ impl std::fmt::Display for Difference {
         f.write_str(match self {
             Self::Data => "data set",
             Self::Weights => "list of weights",
+            Self::WeightsInside => "list of weights, inside a global batch",
+            Self::Given => "count of units that each cache has given",
             Self::Seed => "seed",
             Self::Shuffle => "shuffle",
             Self::Order => "order",
@@ -318,6 +331,15 @@ impl OrderError {
             }
             Self::OtherCursor { what, .. } if what.is_geometry() => Some(
                 "resume once as it was saved and save at a global batch border: such a cursor fits every world and batch size",
+            ),
+            Self::Uncounted { .. } => Some(
+                "cursors count them for up to 16 caches, from version 2 on; give the weights that this one was saved with",
+            ),
+            Self::OtherCursor {
+                what: Difference::Weights,
+                ..
+            } => Some(
+                "give the weights that the cursor was saved with, or restore it with reweight: then these apply from here on",
             ),
             Self::OtherCursor { .. } => {
                 Some("give what the cursor was saved with, or start a new run without it")

@@ -284,24 +284,43 @@ impl Reader {
     /// # Errors
     /// [`Error::Order`] saying what differs; then nothing has changed.
     pub fn restore(&mut self, cursor: &Cursor) -> Result<()> {
+        self.go_on(cursor, false)
+    }
+
+    /// The same, but the cursor may have been saved under other weights of the mixture, between two global batches: those that
+    /// this reader was opened with apply from it on, and each cache goes on where it was.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore).
+    pub fn restore_reweighted(&mut self, cursor: &Cursor) -> Result<()> {
+        self.go_on(cursor, true)
+    }
+
+    fn go_on(&mut self, cursor: &Cursor, reweight: bool) -> Result<()> {
         self.check_process()?;
-        let plan = &self.plan;
+        let plan = self
+            .plan
+            .with(cursor.schedule(&self.plan.schedule, reweight)?);
         let at = cursor.resume(&plan.schedule, &plan.world, &plan.placement, &plan.dealing)?;
         self.go_to(at);
+        self.plan = Arc::new(plan);
         Ok(())
     }
 
-    /// Goes to the place after `consumed_samples` delivered samples, counted over all ranks from the very first.
+    /// Goes to the place after `consumed_samples` delivered samples, counted over all ranks from the very first, in the order of
+    /// the weights that the reader was opened with.
     ///
     /// # Errors
     /// [`Error::Order`] if there is no such place; then nothing has changed.
     pub fn seek(&mut self, consumed_samples: u64) -> Result<()> {
         self.check_process()?;
-        let at = self.plan.schedule.seek(consumed_samples)?;
+        let start = self.plan.schedule.going_on(Position::default(), None)?;
+        let at = start.seek(consumed_samples)?;
         self.go_to(Resume {
             at,
             micro_batches_delivered: 0,
         });
+        self.plan = Arc::new(self.plan.with(start));
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::length::{self, Lengths};
 use crate::memo::{MEMO_BYTES, Memo};
 use crate::mixture::{Block, Mixture};
+use crate::offsets::Offsets;
 use crate::options::{Curriculum, Last, OrderOptions};
 use crate::order::{MAX_UNITS, Order};
 use crate::order_error::OrderError;
@@ -51,8 +52,12 @@ pub struct GlobalBatch {
 /// The schedule of one or more caches.
 #[derive(Debug)]
 pub struct Schedule {
-    orders: Vec<Order>,
+    orders: Arc<[Order]>,
     mixture: Mixture,
+    /// If the weights were others before.
+    offsets: Option<Offsets>,
+    /// Where a cursor went on that counts what each cache gave.
+    began: Option<Position>,
     options: OrderOptions,
     global_batch_size: u32,
     data: ContentHash,
@@ -68,6 +73,16 @@ pub struct Schedule {
 struct Work {
     memo: Memo,
     block: Block,
+}
+
+impl Work {
+    fn new(orders: &[Order], mixture: &Mixture) -> Mutex<Self> {
+        let partitions = orders.iter().map(Order::partitions).sum();
+        Mutex::new(Self {
+            memo: Memo::new(MEMO_BYTES, partitions),
+            block: mixture.block_at(0),
+        })
+    }
 }
 
 impl Schedule {
@@ -95,15 +110,14 @@ impl Schedule {
         let mixture = Mixture::new(&lengths, weights)?;
         let partitions = orders.iter().map(Order::partitions).sum();
         let schedule = Self {
-            work: Mutex::new(Work {
-                memo: Memo::new(MEMO_BYTES, partitions),
-                block: mixture.block_at(0),
-            }),
+            work: Work::new(&orders, &mixture),
+            offsets: None,
+            began: None,
             data: data_hash(caches),
             weights: weights_hash(mixture.quotas()),
             options: *options,
             global_batch_size,
-            orders,
+            orders: orders.into(),
             mixture,
             lengths: None,
             window: length::window(partitions),
@@ -117,6 +131,53 @@ impl Schedule {
     pub fn with_lengths(mut self, lengths: Arc<dyn Lengths>) -> Self {
         self.lengths = Some(lengths);
         self
+    }
+
+    /// The same with its weights applying from `at` on, where the caches have given `given` units; without that, from the start.
+    pub(crate) fn going_on(&self, at: Position, given: Option<&[u64]>) -> Result<Self, OrderError> {
+        let offsets = match given {
+            None => None,
+            Some(given) => Offsets::new(at, given, &self.due(at))?,
+        };
+        Ok(Self {
+            orders: Arc::clone(&self.orders),
+            mixture: self.mixture.clone(),
+            offsets,
+            began: given.map(|_| at),
+            options: self.options,
+            global_batch_size: self.global_batch_size,
+            data: self.data,
+            weights: self.weights,
+            lengths: self.lengths.clone(),
+            window: self.window,
+            work: Work::new(&self.orders, &self.mixture),
+        })
+    }
+
+    /// Units that each cache should have given before `at` by the weights.
+    fn due(&self, at: Position) -> Vec<u64> {
+        let quotas = self.mixture.quotas().iter();
+        let before = self.mixture.given(at.position);
+        quotas
+            .zip(before)
+            .map(|(quota, before)| at.epoch * quota + before)
+            .collect()
+    }
+
+    /// Units that each cache has given before `at`, a position of the schedule.
+    pub(crate) fn given(&self, at: Position) -> Vec<u64> {
+        let due = self.due(at).into_iter().enumerate();
+        due.map(|(cache, due)| self.applied(cache, due)).collect()
+    }
+
+    /// Whether it was made to go on at `at`, whatever the weights were before.
+    pub(crate) fn began_at(&self, at: Position) -> bool {
+        self.began == Some(at)
+    }
+
+    fn applied(&self, cache: usize, due: u64) -> u64 {
+        let offsets = self.offsets.as_ref();
+        offsets.map_or(due, |offsets| offsets.apply(cache, due))
     }
 
     /// Positions of an epoch.
@@ -253,7 +314,8 @@ impl Schedule {
     pub(crate) fn check(&self, at: Position) -> Result<(), OrderError> {
         let start = at.epoch.checked_mul(self.epoch_len());
         let counted = start.is_some_and(|start| start < MAX_COUNTED);
-        if counted && at.position < self.epoch_len() {
+        let from = self.offsets.as_ref().map(|offsets| offsets.from);
+        if counted && at.position < self.epoch_len() && from.is_none_or(|from| from <= at) {
             return Ok(());
         }
         Err(OrderError::NoPosition {
@@ -338,7 +400,8 @@ impl Schedule {
             })
         };
         // `check` keeps the sum over all caches inside a u64.
-        (cache, epoch * self.mixture.quotas()[cache as usize] + turn)
+        let due = epoch * self.mixture.quotas()[cache as usize] + turn;
+        (cache, self.applied(cache as usize, due))
     }
 
     fn check_epoch(&self) -> Result<(), OrderError> {

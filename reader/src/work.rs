@@ -44,6 +44,20 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// The same with another schedule.
+    pub(crate) fn with(&self, schedule: Schedule) -> Self {
+        Self {
+            schedule,
+            world: self.world.clone(),
+            placement: self.placement.clone(),
+            dealing: self.dealing,
+            rows: Arc::clone(&self.rows),
+            model: self.model.clone(),
+            look: self.look,
+            pool: Arc::clone(&self.pool),
+        }
+    }
+
     /// The global batch at `at`, who reads what of it, and its tokens that take part in the loss.
     pub(crate) fn deal(&self, at: Position) -> Result<(GlobalBatch, Assignment, u64)> {
         let batch = self.schedule.batch(at)?;

@@ -71,6 +71,7 @@ fn options(args: &ReadArgs) -> Result<ReaderOptions> {
         shuffle: args.shuffle,
         tail: args.tail,
         last: args.last,
+        ..OrderOptions::default()
     };
     options.pixels = Pixels::U8;
     options.sample_ids = args.ids;
