@@ -8,8 +8,8 @@ use stoker_formats::Counts;
 /// What all units of a global batch cost together.
 const WHOLE: u64 = 1 << 30;
 
-/// Swaps for each cost and round at most.
-const MAX_SWAPS: usize = 128;
+/// Bins that are tried for swaps, each time that a cost has its turn: the bound on time.
+const MAX_TRIES: usize = 64;
 
 /// Bins of the same place that a swap is looked for in; with those of other places twice as many.
 const PARTNERS: usize = 4;
@@ -19,6 +19,9 @@ const NEAR: u64 = 128;
 
 /// The share of the other cost by which a swap may leave a bin above the mean, even if none is so far: 1/32.
 const SLACK: u64 = 32;
+
+/// The share of a mean bin that a swap must be good for: 1/256.
+const GAIN: u64 = 256;
 
 /// Tokens and patches, each as a share of the global batch.
 pub(crate) type Cost = [u32; 2];
@@ -126,37 +129,58 @@ pub(crate) struct Filled<'a> {
     pub(crate) apart: bool,
 }
 
+/// What two bins may come to by a swap.
+struct Limits {
+    /// By the cost that it is for, less than this.
+    below: u32,
+    /// By the other cost at most this.
+    other: u32,
+}
+
 impl Filled<'_> {
     /// Swaps rows of the heaviest bin with rows of lighter ones. `fits(a, in bin, b, in bin)` says whether two rows may be
     /// swapped.
     pub(crate) fn even_out(&mut self, fits: impl Fn(u32, usize, u32, usize) -> bool) {
         for by in [0, 1, 0, 1] {
-            for _ in 0..MAX_SWAPS {
-                let loads = || (0usize..).zip(&self.load);
-                let Some((heavy, most)) = loads()
-                    .map(|(bin, load)| (bin, load[by]))
-                    .reduce(|best, next| if next.1 > best.1 { next } else { best })
-                else {
-                    return;
-                };
-                let sum: u64 = self.load.iter().map(|load| u64::from(load[by])).sum();
-                if u64::from(most) * self.load.len() as u64 <= sum + sum / NEAR {
-                    break;
-                }
-                let others = self.load.iter().map(|load| load[1 - by]);
-                let other_sum: u64 = others.clone().map(u64::from).sum();
-                let slack = (other_sum + other_sum / SLACK) / self.load.len() as u64;
-                let limit = others.max().unwrap_or(0).max(slack as u32);
-                let partners = self.lighter(by, heavy);
-                let swap = partners.into_iter().find_map(|light| {
-                    Some((light, self.best_swap(by, heavy, light, limit, &fits)?))
-                });
-                let Some((light, (from, to))) = swap else {
-                    break;
-                };
+            let mut tries = MAX_TRIES;
+            while self.improve(by, &mut tries, &fits) {}
+        }
+    }
+
+    /// Swaps one row of the bin that is heaviest by `by`; says whether there was need and a way. Counts `tries` down.
+    fn improve(
+        &mut self,
+        by: usize,
+        tries: &mut usize,
+        fits: &impl Fn(u32, usize, u32, usize) -> bool,
+    ) -> bool {
+        let bins = self.load.len() as u64;
+        let heaviest =
+            |best: (u32, usize), next: (u32, usize)| if next.0 > best.0 { next } else { best };
+        let loads = self.load.iter().map(|load| load[by]);
+        let sum: u64 = loads.clone().map(u64::from).sum();
+        let (most, heavy) = loads.zip(0..).fold((0, 0), heaviest);
+        if u64::from(most) * bins <= sum + sum / NEAR {
+            return false;
+        }
+        let others = self.load.iter().map(|load| load[1 - by]);
+        let other_sum: u64 = others.clone().map(u64::from).sum();
+        let slack = (other_sum + other_sum / SLACK) / bins;
+        let limits = Limits {
+            below: most.saturating_sub((sum / (GAIN * bins)) as u32),
+            other: others.fold(slack as u32, u32::max),
+        };
+        for light in self.lighter(by, heavy) {
+            if *tries == 0 {
+                return false;
+            }
+            *tries -= 1;
+            if let Some((from, to)) = self.best_swap(by, heavy, light, &limits, fits) {
                 self.swap((heavy, from), (light, to));
+                return true;
             }
         }
+        false
     }
 
     /// The bins that bin `heavy` may swap with, the lightest first: some of its own place, and the lightest of each other.
@@ -183,17 +207,17 @@ impl Filled<'_> {
         near.into_iter().map(|(_, bin)| bin).collect()
     }
 
-    /// The swap after which the heavier of the two bins is lightest by `by`, and none is above `limit` by the other cost.
+    /// The swap after which the heavier of the two bins is lightest by `by`, within the limits.
     fn best_swap(
         &self,
         by: usize,
         heavy: usize,
         light: usize,
-        limit: u32,
+        limits: &Limits,
         fits: &impl Fn(u32, usize, u32, usize) -> bool,
     ) -> Option<(usize, usize)> {
         let (from, to) = (self.load[heavy], self.load[light]);
-        let (mut best, mut found) = (from[by], None);
+        let (mut best, mut found) = (limits.below, None);
         for (i, a) in self.rows[heavy * self.each..][..self.each]
             .iter()
             .enumerate()
@@ -215,7 +239,7 @@ impl Filled<'_> {
                 let other = 1 - by;
                 let others = (from[other] + back[other] - out[other])
                     .max(to[other] + out[other] - back[other]);
-                if others <= limit && fits(*a, heavy, *b, light) {
+                if others <= limits.other && fits(*a, heavy, *b, light) {
                     (best, found) = (after, Some((i, j)));
                 }
             }

@@ -101,8 +101,10 @@ struct Dealer<'a> {
 
 /// Which nodes hold what.
 struct HeldBy {
-    sets: Vec<u32>,
+    /// The group of each row; two groups more are of rows that no node holds and that all do.
+    group: Vec<u32>,
     nodes: usize,
+    /// For each group and node whether it is held there.
     held: Vec<bool>,
     /// Whether every set is held by one node and every unit can be read there: then nothing moves between nodes.
     fixed: bool,
@@ -116,7 +118,7 @@ impl Dealer<'_> {
         let share: Vec<u32> = of_node.iter().map(|ranks| ranks * each).collect();
         let mut room = share.clone();
         let mut groups = flow::largest(&self.sets, self.placement, &mut room);
-        let held = HeldBy::new(&groups, &self.sets, share.len());
+        let held = HeldBy::new(&groups, &self.sets, self.batch, share.len());
         let order = std::mem::take(&mut self.order);
         let mut load = vec![[0; 2]; share.len()];
         self.place(&order, &mut groups, &mut room, &mut load);
@@ -235,7 +237,7 @@ impl Dealer<'_> {
         filled.even_out(|a, in_a, b, in_b| {
             let (at_a, at_b) = (nodes[in_a], nodes[in_b]);
             let like = self.images[a as usize] == self.images[b as usize];
-            let local = |row: u32, node: u32| u8::from(self.is_local(held, row, node));
+            let local = |row: u32, node: u32| u8::from(held.is_local(row, node));
             let keeps = || {
                 at_a == at_b || local(a, at_b) + local(b, at_a) >= local(a, at_a) + local(b, at_b)
             };
@@ -272,11 +274,6 @@ impl Dealer<'_> {
         bins
     }
 
-    fn is_local(&self, held: &HeldBy, row: u32, node: u32) -> bool {
-        // A padding row is at home everywhere.
-        self.batch.units[row as usize].is_none() || held.holds(self.sets[row as usize], node)
-    }
-
     /// Divides the rows of each rank into micro-batches.
     fn to_micro_batches(&self, dealt: Vec<u32>, held: &HeldBy) -> Assignment {
         let each = self.world.rank_units() as usize;
@@ -285,7 +282,7 @@ impl Dealer<'_> {
         let mut remote = 0;
         for (of_rank, node) in dealt.chunks(each).zip(self.world.nodes()) {
             for row in self.in_steps(of_rank, micro) {
-                remote += usize::from(!self.is_local(held, row, *node));
+                remote += usize::from(!held.is_local(row, *node));
                 rows.push(self.batch.units[row as usize]);
             }
         }
@@ -332,26 +329,37 @@ impl Dealer<'_> {
 }
 
 impl HeldBy {
-    fn new(groups: &[Group], sets: &[Option<u32>], nodes: usize) -> Self {
-        let mut held = vec![false; groups.len() * nodes];
+    fn new(groups: &[Group], sets: &[Option<u32>], batch: &GlobalBatch, nodes: usize) -> Self {
+        let mut held = vec![false; (groups.len() + 2) * nodes];
         for (number, group) in groups.iter().enumerate() {
             for node in &group.nodes {
                 held[number * nodes + node] = true;
             }
         }
+        // A padding row is at home everywhere.
+        let (nowhere, everywhere) = (groups.len(), groups.len() + 1);
+        held[everywhere * nodes..].fill(true);
+        let group = sets.iter().zip(&batch.units).map(|(set, unit)| {
+            let number =
+                set.and_then(|set| groups.binary_search_by_key(&set, |group| group.set).ok());
+            match unit {
+                Some(_) => number.unwrap_or(nowhere) as u32,
+                None => everywhere as u32,
+            }
+        });
         let alone = groups
             .iter()
             .all(|group| group.nodes.len() == 1 && group.left == 0);
         Self {
-            sets: groups.iter().map(|group| group.set).collect(),
+            group: group.collect(),
             nodes,
             held,
             fixed: alone && sets.iter().all(Option::is_some),
         }
     }
 
-    fn holds(&self, set: Option<u32>, node: u32) -> bool {
-        let number = set.and_then(|set| self.sets.binary_search(&set).ok());
-        number.is_some_and(|number| self.held[number * self.nodes + node as usize])
+    fn is_local(&self, row: u32, node: u32) -> bool {
+        let group = self.group[row as usize] as usize;
+        self.held[group * self.nodes + node as usize]
     }
 }
