@@ -102,11 +102,12 @@ fn order_error(error: &OrderError, words: Words) -> PyErr {
     match error {
         OrderError::DamagedCursor { .. } => DamagedCursorError::new_err(words),
         OrderError::NewerCursor { .. } => NewerCursorError::new_err(words),
+        OrderError::Uncounted { .. } => OtherWeightsError::new_err(words),
         OrderError::OtherCursor { what, .. } => match what {
             Difference::Data | Difference::Units => OtherDataError::new_err(words),
             Difference::Seed => OtherSeedError::new_err(words),
             Difference::Weights => OtherWeightsError::new_err(words),
-            Difference::Shuffle | Difference::Tail | Difference::Last => {
+            Difference::Shuffle | Difference::Order | Difference::Tail | Difference::Last => {
                 OtherOrderError::new_err(words)
             }
             what if what.is_geometry() => GeometryError::new_err(words),

@@ -68,6 +68,13 @@ impl Feed {
         }
     }
 
+    pub(crate) fn restore_reweighted(&mut self, cursor: &Cursor) -> Result<()> {
+        match self {
+            Self::Host(reader) => reader.restore_reweighted(cursor),
+            Self::Device(reader) => reader.restore_reweighted(cursor),
+        }
+    }
+
     pub(crate) fn seek(&mut self, consumed_samples: u64) -> Result<()> {
         match self {
             Self::Host(reader) => reader.seek(consumed_samples),

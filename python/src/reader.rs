@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 use serde_json::json;
 use stoker_builder::build::options::parse_bytes;
 use stoker_reader::{
-    CacheOptions, Cursor, Error, Held, Layout, OrderOptions, Pixels, Placement, ReaderOptions,
-    Stats, WorldSizes,
+    CacheOptions, Cursor, Dealing, Error, Held, Layout, OrderOptions, Pixels, Placement,
+    ReaderOptions, Stats, WorldSizes,
 };
 
 use crate::batch::Batch;
@@ -35,8 +35,11 @@ pub(crate) struct Options {
     num_nodes: u32,
     seed: u64,
     shuffle: String,
+    order: String,
     tail: String,
     last: String,
+    balance: String,
+    modalities: String,
     placement: Option<Vec<Vec<(u32, u32)>>>,
     dtype: String,
     pack: Option<String>,
@@ -72,8 +75,14 @@ impl Options {
         options.order = OrderOptions {
             seed: self.seed,
             shuffle: choice(&self.shuffle)?,
+            order: choice(&self.order)?,
             tail: choice(&self.tail)?,
             last: choice(&self.last)?,
+        };
+        options.dealing = Dealing {
+            balance: choice(&self.balance)?,
+            modalities: choice(&self.modalities)?,
+            dummy_image: false,
         };
         if let Some(nodes) = self.placement {
             let held = |(cache, partition)| Held { cache, partition };
@@ -206,9 +215,16 @@ impl Reader {
         self.with(py, |reader| reader.cursor().map(|cursor| cursor.to_json()))
     }
 
-    /// Goes on at a cursor.
-    fn restore(&self, py: Python<'_>, cursor: &str) -> PyResult<()> {
-        self.with(py, |reader| reader.restore(&Cursor::from_json(cursor)?))
+    /// Goes on at a cursor, which may have been saved under other weights if `reweight`.
+    fn restore(&self, py: Python<'_>, cursor: &str, reweight: bool) -> PyResult<()> {
+        self.with(py, |reader| {
+            let cursor = Cursor::from_json(cursor)?;
+            if reweight {
+                reader.restore_reweighted(&cursor)
+            } else {
+                reader.restore(&cursor)
+            }
+        })
     }
 
     /// Goes on after so many samples, or packs, of all ranks.

@@ -31,8 +31,12 @@ class Reader:
     node_rank, num_nodes  the same of nodes; by default torchrun's if the ranks are
     seed                seed of the order
     shuffle             "full", "shard" or "none"
+    order               "random", or "length": samples of about one length follow each other, in windows of the shuffled order
     tail                "even": equal shares of each partition; "all": every sample exactly once
     last                what becomes of an epoch's short last batch: "drop", "pad" or "error"
+    balance             "cost": every rank gets about as many tokens and patches of a global batch; "none": samples are dealt
+                        to ranks as they come
+    modalities          "same": in each micro-step all ranks have at least one image or none has; "any": it does not matter
     placement           what each node holds, if not everything: a list for each node of partitions, or of pairs
                         (cache's place in the list, partition)
     device              where torch tensors go: "cpu", or "cuda:N"; on a GPU the next batch is copied while one is
@@ -72,8 +76,11 @@ class Reader:
         num_nodes: int | None = None,
         seed: int = 0,
         shuffle: str = "full",
+        order: str = "random",
         tail: str = "even",
         last: str = "drop",
+        balance: str = "cost",
+        modalities: str = "any",
         placement: Sequence[Iterable[int | tuple[int, int]]] | None = None,
         device: Any = "cpu",
         dtype: str = "float32",
@@ -108,8 +115,11 @@ class Reader:
             **self._world._asdict(),
             "seed": seed,
             "shuffle": shuffle,
+            "order": order,
             "tail": tail,
             "last": last,
+            "balance": balance,
+            "modalities": modalities,
             "placement": _placed(placement),
             "dtype": dtype,
             "pack": pack,
@@ -152,9 +162,13 @@ class Reader:
         """
         return parsed(self._native.cursor())
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the reader was whose state this is. Raises a CursorError if that is not possible here."""
-        self._native.restore(json.dumps(dict(state)))
+    def load_state_dict(self, state: Mapping[str, Any], *, reweight: bool = False) -> None:
+        """Go on where the reader was whose state this is. Raises a CursorError if that is not possible here.
+
+        With reweight=True the weights of a mixture may have been others: this reader's apply from here on, and each cache
+        goes on in its own epoch where it was.
+        """
+        self._native.restore(json.dumps(dict(state)), reweight)
 
     def seek(self, consumed_samples: int) -> None:
         """Go on after so many samples (with `pack`: packs) of all ranks, for trainers that keep only a counter."""

@@ -100,11 +100,11 @@ class OtherWeightsError(CursorError):
 
 
 class OtherOrderError(CursorError):
-    """The state is of another shuffle, tail or last."""
+    """The state is of another shuffle, order, tail or last."""
 
 
 class GeometryError(CursorError):
-    """The state was taken inside a global batch, by other ranks, nodes or batch sizes than these."""
+    """The state was taken inside a global batch, by other ranks, nodes, batch sizes or dealing than these."""
 
 
 class DamagedCursorError(CursorError):

@@ -7,10 +7,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use stoker_formats::ContentHash;
+use stoker_formats::{ContentHash, Counts};
 use stoker_reader::{
-    CacheUnits, Cursor, Held, OrderOptions, PartitionUnits, Placement, Position, Schedule, Shuffle,
-    World, WorldSizes, assign,
+    CacheUnits, Cursor, Dealing, GlobalBatch, Held, Modalities, OrderOptions, PartitionUnits,
+    Placement, Position, Schedule, Shuffle, World, WorldSizes, assign, deal,
 };
 
 /// A cache of `partitions` partitions of about `units` units, in shards of 1,000.
@@ -85,6 +85,55 @@ fn batches(what: &str, caches: &[CacheUnits], weights: Option<&[f64]>, shuffle: 
     });
 }
 
+/// 64 ranks on 8 nodes.
+const SIZES: WorldSizes = WorldSizes {
+    rank: 0,
+    world_size: 64,
+    node_rank: 0,
+    num_nodes: 8,
+    micro_batch_size: 4,
+    global_batch_size: 1024,
+};
+
+/// Dealing by cost, of units whose lengths are spread as those of chats are.
+fn dealings(what: &str, batch: &GlobalBatch, world: &World, placement: &Placement) {
+    let mut state = 1u64;
+    let mut dice = |below: u64| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (state >> 33) % below
+    };
+    for modalities in [Modalities::Any, Modalities::Same] {
+        let dealing = Dealing {
+            modalities,
+            ..Dealing::default()
+        };
+        let rounds: Vec<Vec<Counts>> = (0..100)
+            .map(|_| {
+                let count = |_| {
+                    // Products of dice are about lognormal.
+                    let tokens = 16 + dice(30) * dice(30) * dice(30) / 2;
+                    let images = dice(10).min(1);
+                    Counts {
+                        tokens: tokens as u32,
+                        loss_tokens: 0,
+                        images: images as u32,
+                        patches: (images * (4 + dice(60) * dice(60))) as u32,
+                    }
+                };
+                (0..1024).map(count).collect()
+            })
+            .collect();
+        time(
+            &format!("deal 1,024 units to {what}, modalities {modalities}"),
+            1000,
+            |number| {
+                let counts = &rounds[number as usize % rounds.len()];
+                black_box(deal(batch, counts, world, placement, &dealing).expect("a dealing"));
+            },
+        );
+    }
+}
+
 fn main() {
     println!(
         "{:64} {:>10} {:>10} {:>10}",
@@ -130,14 +179,7 @@ fn main() {
         1024,
     );
     let schedule = schedule.expect("an order");
-    let world = World::new(WorldSizes {
-        rank: 0,
-        world_size: 64,
-        node_rank: 0,
-        num_nodes: 8,
-        micro_batch_size: 4,
-        global_batch_size: 1024,
-    });
+    let world = World::new(SIZES);
     let world = world.expect("a world");
     let batch = schedule.batch(Position::default()).expect("a batch");
     for copies in 1..=3 {
@@ -163,7 +205,19 @@ fn main() {
                 black_box(assign(&batch, &world, &placement));
             },
         );
+        dealings(
+            &format!("8 x 8, {copies} copies"),
+            &batch,
+            &world,
+            &placement,
+        );
     }
+    let one_node = World::new(WorldSizes {
+        num_nodes: 1,
+        ..SIZES
+    });
+    let one_node = one_node.expect("a world");
+    dealings("64 on a node", &batch, &one_node, &Placement::everywhere());
     let cursor = Cursor::new(&schedule, batch.next);
     let json = cursor.to_json();
     time("save a cursor", 1000, |_| {
@@ -173,7 +227,12 @@ fn main() {
         let cursor = Cursor::from_json(&json).expect("a cursor");
         black_box(
             cursor
-                .resume(&schedule, &world, &Placement::everywhere())
+                .resume(
+                    &schedule,
+                    &world,
+                    &Placement::everywhere(),
+                    &Dealing::default(),
+                )
                 .expect("its schedule"),
         );
     });

@@ -6,18 +6,26 @@
 use serde::{Deserialize, Serialize};
 use stoker_formats::{ContentHash, ContentHasher};
 
+use crate::offsets::MAX_COUNTED_CACHES;
+use crate::options::{Balance, Curriculum, Dealing, Modalities};
 use crate::order_error::{Difference, OrderError};
 use crate::placement::Placement;
 use crate::schedule::{Position, Schedule};
 use crate::world::World;
 
-/// The version that this program writes.
-const VERSION: u64 = 1;
+/// The version that this program writes. It reads version 1 too, which knew no choice of order or dealing and counted no units.
+const VERSION: u64 = 2;
 
 /// The longest text that is read: what is written takes less than a quarter.
 const MAX_BYTES: usize = 4096;
 
-const CONTEXT: &[u8] = b"stoker cursor 1\n";
+/// What a program did that knew nothing else.
+const UNBALANCED: Dealing = Dealing {
+    balance: Balance::None,
+    modalities: Modalities::Any,
+    dummy_image: false,
+};
+
 const GEOMETRY_CONTEXT: &[u8] = b"stoker cursor geometry 1\n";
 
 /// Where a run stands, independent of ranks and nodes.
@@ -36,10 +44,15 @@ struct Fields {
     weights: ContentHash,
     seed: u64,
     shuffle: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    order: Option<String>,
     tail: String,
     last: String,
     epoch: u64,
     position: u64,
+    /// Units that each cache of a mixture has given, if they are not too many to be counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    given: Option<Vec<u64>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     within: Option<Within>,
     /// Over all of the above.
@@ -56,6 +69,8 @@ struct Within {
     micro_batch_size: u32,
     global_batch_size: u32,
     placement: ContentHash,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dealing: Option<String>,
 }
 
 /// Only what tells a newer cursor from a damaged one.
@@ -85,10 +100,14 @@ impl Cursor {
             weights: schedule.weights_hash(),
             seed: options.seed,
             shuffle: options.shuffle.to_string(),
+            order: Some(options.order.to_string()),
             tail: options.tail.to_string(),
             last: options.last.to_string(),
             epoch: at.epoch,
             position: at.position,
+            given: (2..=MAX_COUNTED_CACHES)
+                .contains(&schedule.quotas().len())
+                .then(|| schedule.given(at)),
             within: None,
             check: None,
         })
@@ -104,6 +123,7 @@ impl Cursor {
         resume: Resume,
         world: &World,
         placement: &Placement,
+        dealing: &Dealing,
     ) -> Self {
         let (given, all) = (resume.micro_batches_delivered, world.micro_batches());
         assert!(given < all, "{given} of {all} micro-batches");
@@ -115,6 +135,7 @@ impl Cursor {
                 micro_batch_size: world.micro_batch_size(),
                 global_batch_size: world.global_batch_size(),
                 placement: geometry(world, placement),
+                dealing: Some(name(dealing)),
             });
         }
         cursor
@@ -159,8 +180,18 @@ impl Cursor {
         if check != Some(fields.hash()) {
             return Err(damaged("its fields do not match its check"));
         }
-        if fields.version != VERSION {
-            return Err(damaged("unknown version"));
+        let dealing = fields.within.as_ref().map(|within| &within.dealing);
+        let fits = match fields.version {
+            1 => {
+                fields.order.is_none()
+                    && fields.given.is_none()
+                    && dealing.is_none_or(Option::is_none)
+            }
+            VERSION => fields.order.is_some() && dealing.is_none_or(Option::is_some),
+            _ => return Err(damaged("unknown version")),
+        };
+        if !fits {
+            return Err(damaged("a field is unknown or missing in its version"));
         }
         Ok(Self(fields))
     }
@@ -174,17 +205,34 @@ impl Cursor {
         }
     }
 
-    /// Where `schedule` goes on in `world`.
+    /// The schedule that goes on at this cursor: `schedule`, of the same data and options, with each cache where it was. With
+    /// `reweight` the cursor may have been saved under other weights; those of `schedule` apply from it on.
     ///
     /// # Errors
-    /// [`OrderError::OtherCursor`] naming the first thing that differs; [`OrderError::ShortBatch`] with `last=error` and a
-    /// batch size that does not divide what is left of the epoch.
-    pub fn resume(
-        &self,
-        schedule: &Schedule,
-        world: &World,
-        placement: &Placement,
-    ) -> Result<Resume, OrderError> {
+    /// [`OrderError::OtherCursor`] naming the first thing that differs; [`OrderError::Uncounted`] if weights differ and the
+    /// cursor does not say what each cache gave.
+    pub fn schedule(&self, schedule: &Schedule, reweight: bool) -> Result<Schedule, OrderError> {
+        self.check_options(schedule)?;
+        let (saved, own) = (self.0.weights, schedule.weights_hash());
+        if saved != own && reweight && self.0.within.is_some() {
+            differs(Difference::WeightsInside, saved, own)?;
+        }
+        if !reweight {
+            differs(Difference::Weights, saved, own)?;
+        }
+        let given = self.0.given.as_deref();
+        if saved != own && given.is_none() {
+            return Err(OrderError::Uncounted {
+                caches: schedule.quotas().len(),
+            });
+        }
+        let start = schedule.going_on(Position::default(), None)?;
+        start.check(self.at())?;
+        start.going_on(self.at(), given)
+    }
+
+    /// Fails if it was saved with other data or options than those of `schedule`.
+    fn check_options(&self, schedule: &Schedule) -> Result<(), OrderError> {
         let fields = &self.0;
         let options = schedule.options();
         let given = schedule.pack().map(|pack| &*pack.name);
@@ -195,17 +243,38 @@ impl Cursor {
         )?;
         differs(Difference::Data, fields.data, schedule.data_hash())?;
         differs(Difference::Seed, fields.seed, options.seed)?;
-        differs(
-            Difference::Shuffle,
-            &*fields.shuffle,
-            options.shuffle.name(),
-        )?;
+        let shuffle = options.shuffle.name();
+        differs(Difference::Shuffle, &*fields.shuffle, shuffle)?;
+        let before = Curriculum::Random.name();
+        let saved = fields.order.as_deref().unwrap_or(before);
+        differs(Difference::Order, saved, options.order.name())?;
         differs(Difference::Tail, &*fields.tail, options.tail.name())?;
-        differs(Difference::Last, &*fields.last, options.last.name())?;
-        // Shares follow from the tail too, so that a difference in them is one of weights only now.
-        differs(Difference::Weights, fields.weights, schedule.weights_hash())?;
+        differs(Difference::Last, &*fields.last, options.last.name())
+    }
+
+    /// Where `schedule`, which [`schedule`](Self::schedule) made, goes on in `world`.
+    ///
+    /// # Errors
+    /// [`OrderError::OtherCursor`] naming the first thing that differs; [`OrderError::ShortBatch`] with `last=error` and a
+    /// batch size that does not divide what is left of the epoch.
+    pub fn resume(
+        &self,
+        schedule: &Schedule,
+        world: &World,
+        placement: &Placement,
+        dealing: &Dealing,
+    ) -> Result<Resume, OrderError> {
+        let fields = &self.0;
+        self.check_options(schedule)?;
         let at = self.at();
+        // Shares follow from the tail too, so that a difference in them is one of weights only now.
+        if !schedule.began_at(at) {
+            differs(Difference::Weights, fields.weights, schedule.weights_hash())?;
+        }
         schedule.check(at)?;
+        if let Some(given) = &fields.given {
+            differs(Difference::Given, list(given), list(&schedule.given(at)))?;
+        }
         let Some(within) = &fields.within else {
             return Ok(Resume {
                 at: schedule.resume_at(at)?,
@@ -220,6 +289,9 @@ impl Cursor {
         differs(Difference::GlobalBatchSize, saved, given)?;
         let (saved, given) = (within.placement, geometry(world, placement));
         differs(Difference::Placement, saved, given)?;
+        let before = || name(&UNBALANCED);
+        let saved = within.dealing.clone().unwrap_or_else(before);
+        differs(Difference::Dealing, saved, name(dealing))?;
         if within.micro_batches_delivered >= world.micro_batches() {
             return Err(OrderError::DamagedCursor {
                 what: "more micro-batches delivered than a global batch has",
@@ -236,7 +308,7 @@ impl Fields {
     /// The hash of all fields but `check`, which is none here.
     fn hash(&self) -> ContentHash {
         let mut hasher = ContentHasher::new();
-        hasher.update(CONTEXT);
+        hasher.update(format!("stoker cursor {}\n", self.version).as_bytes());
         hasher.update(text(self).as_bytes());
         hasher.finish()
     }
@@ -245,6 +317,17 @@ impl Fields {
 fn text(fields: &Fields) -> String {
     // Numbers, names and hashes only: nothing in it can fail.
     serde_json::to_string(fields).unwrap_or_default()
+}
+
+fn list(counts: &[u64]) -> String {
+    let counts: Vec<String> = counts.iter().map(u64::to_string).collect();
+    counts.join(", ")
+}
+
+/// The name of a way of dealing.
+fn name(dealing: &Dealing) -> String {
+    let dummies = if dealing.dummy_image { " dummy" } else { "" };
+    format!("{} {}{dummies}", dealing.balance, dealing.modalities)
 }
 
 /// The hash of what decides who reads which unit besides the sizes.

@@ -176,6 +176,16 @@ impl DeviceReader {
         Ok(())
     }
 
+    /// As [`Reader::restore_reweighted`].
+    ///
+    /// # Errors
+    /// As [`Reader::restore_reweighted`]; then nothing has changed.
+    pub fn restore_reweighted(&mut self, cursor: &Cursor) -> Result<()> {
+        self.reader.restore_reweighted(cursor)?;
+        self.moved();
+        Ok(())
+    }
+
     /// As [`Reader::seek`].
     ///
     /// # Errors

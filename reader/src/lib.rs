@@ -9,12 +9,14 @@
 
 mod assemble;
 mod assign;
+mod balance;
 mod batch;
 mod batch_plan;
 mod budget;
 mod buffer;
 mod cache;
 mod cursor;
+mod deal;
 pub mod device;
 #[cfg(feature = "cuda")]
 mod device_batch;
@@ -23,18 +25,23 @@ mod device_reader;
 mod error;
 mod expand;
 mod files;
+mod flow;
+mod identity;
 mod ids;
 mod index_check;
 mod index_store;
 #[cfg(test)]
 mod index_tests;
 mod io;
+mod length;
 mod memo;
 pub mod memory;
 mod mixture;
 mod mmap;
+mod modality;
 mod model;
 mod mrope;
+mod offsets;
 mod open_files;
 mod open_shard;
 mod options;
@@ -63,6 +70,7 @@ pub use assign::{Assignment, Survey, assign, survey};
 pub use batch::{Batch, Dtype, Layout, Tensor};
 pub use cache::{Cache, Place};
 pub use cursor::{Cursor, Resume};
+pub use deal::deal;
 #[cfg(feature = "cuda")]
 pub use device_batch::DeviceBatch;
 #[cfg(feature = "cuda")]
@@ -71,10 +79,11 @@ pub use error::{Error, Result};
 pub use expand::{FloatTable, Pixels, expand_bf16, expand_bytes, expand_f32};
 pub use files::{CacheFile, CacheFiles};
 pub use io::Backend;
+pub use length::Lengths;
 pub use memo::Memo;
 pub use model::Model;
 pub use mrope::Mrope;
-pub use options::{Last, OrderOptions, Shuffle, Tail};
+pub use options::{Balance, Curriculum, Dealing, Last, Modalities, OrderOptions, Shuffle, Tail};
 pub use order::Order;
 pub use order_error::{Difference, OrderError};
 pub use placement::{Held, Placement};

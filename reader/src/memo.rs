@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::mem;
 
+use crate::error::Result;
 use stoker_formats::limits::MAX_TABLE_POSITIONS;
 use stoker_formats::{Key, Permutation, last_entries};
 
@@ -26,7 +27,7 @@ const STAGGER: u64 = 0x9e37_79b9;
 pub(crate) struct TableId {
     /// The partition, counted over all caches of the schedule.
     pub(crate) lane: u32,
-    /// The shard, or [`WHOLE`].
+    /// The shard, or [`WHOLE`], or [`BY_LENGTH`].
     pub(crate) block: u32,
     /// The epoch of the cache.
     pub(crate) epoch: u64,
@@ -34,6 +35,9 @@ pub(crate) struct TableId {
 
 /// Stands for all of a partition.
 pub(crate) const WHOLE: u32 = u32::MAX;
+
+/// Stands for a partition ordered by length.
+pub(crate) const BY_LENGTH: u32 = u32::MAX - 1;
 
 /// Shards in the order of an epoch: where each begins in that order, and which it is.
 pub(crate) type Blocks = Vec<(u64, u32)>;
@@ -132,6 +136,24 @@ impl Memo {
         match self.keep((id, 0), || Kept::Blocks(make())) {
             Kept::Blocks(blocks) => blocks,
             Kept::Window(_) | Kept::Network(_) => unreachable!("another kind under this name"),
+        }
+    }
+
+    /// The turns of window `window` of `id` in another order; if they are not kept, `make` finds them.
+    pub(crate) fn turns(
+        &mut self,
+        (id, window): (TableId, u64),
+        make: impl FnOnce(&mut Self) -> Result<Box<[u16]>>,
+    ) -> Result<&[u16]> {
+        let name = (id, window);
+        let kept = if self.young.contains_key(&name) || self.old.contains_key(&name) {
+            None
+        } else {
+            Some(make(self)?)
+        };
+        match self.keep(name, || Kept::Window(kept.unwrap_or_default())) {
+            Kept::Window(turns) => Ok(turns),
+            Kept::Network(_) | Kept::Blocks(_) => unreachable!("another kind under this name"),
         }
     }
 

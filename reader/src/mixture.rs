@@ -15,7 +15,7 @@ const WEIGHT_ONE: f64 = (1u64 << 40) as f64;
 const GOLDEN: u64 = 0x9e37_79b9;
 
 /// The mixture of one epoch.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Mixture {
     /// Units of each cache in an epoch.
     quotas: Vec<u64>,
@@ -73,8 +73,24 @@ impl Mixture {
         caches.map(|cache| self.before(cache, block)).sum()
     }
 
+    /// Units of each cache in the positions of an epoch before `position`.
+    pub(crate) fn given(&self, position: u64) -> Vec<u64> {
+        let number = self.number_at(position);
+        let caches = 0..self.quotas.len() as u64;
+        let mut given: Vec<u64> = caches.map(|cache| self.before(cache, number)).collect();
+        let block = self.block(number);
+        for (cache, _) in &block.turns[..(position - block.start) as usize] {
+            given[*cache as usize] += 1;
+        }
+        given
+    }
+
     /// The block that `position` is in.
     pub(crate) fn block_at(&self, position: u64) -> Block {
+        self.block(self.number_at(position))
+    }
+
+    fn number_at(&self, position: u64) -> u64 {
         let guess = u128::from(position) * u128::from(self.blocks) / u128::from(self.epoch_len);
         let mut number = guess as u64;
         // A block begins less than a unit a cache from its due place, which is less than a block: it is this one or a neighbour.
@@ -84,7 +100,7 @@ impl Mixture {
         while self.start(number + 1) <= position {
             number += 1;
         }
-        self.block(number)
+        number
     }
 
     fn block(&self, number: u64) -> Block {

@@ -63,6 +63,17 @@ choice! {
 }
 
 choice! {
+    /// Whether units of one length come together.
+    Curriculum, "order", {
+        /// As they are shuffled.
+        #[default]
+        Random = "random",
+        /// Inside a window of the shuffled order, units of about one length follow each other, those lengths in random order.
+        Length = "length",
+    }
+}
+
+choice! {
     /// What an epoch does with partitions of unequal size.
     Tail, "tail", {
         /// Every partition gives as many units as the smallest non-empty one; shuffled, another subset each epoch.
@@ -86,6 +97,39 @@ choice! {
     }
 }
 
+choice! {
+    /// What decides who reads which unit of a global batch, besides where it is held.
+    Balance, "balance", {
+        /// What units cost: every rank gets about as many tokens and about as many patches.
+        #[default]
+        Cost = "cost",
+        /// The order of positions.
+        None = "none",
+    }
+}
+
+choice! {
+    /// Which ranks have images in a micro-step.
+    Modalities, "modalities", {
+        /// Any may have some and any none.
+        #[default]
+        Any = "any",
+        /// All have one at least, or none has any.
+        Same = "same",
+    }
+}
+
+/// How the units of a global batch are dealt to ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Dealing {
+    /// By what.
+    pub balance: Balance,
+    /// Who has images in a micro-step.
+    pub modalities: Modalities,
+    /// Whether a rank without images gets one outside the loss in a micro-step in which another rank has some.
+    pub dummy_image: bool,
+}
+
 /// What an order is made from besides the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OrderOptions {
@@ -93,6 +137,8 @@ pub struct OrderOptions {
     pub seed: u64,
     /// The order within a partition.
     pub shuffle: Shuffle,
+    /// What is done to that order.
+    pub order: Curriculum,
     /// What to do about unequal partitions.
     pub tail: Tail,
     /// What to do about a short last batch.

@@ -6,7 +6,9 @@
 use stoker_formats::limits::MAX_POSITIONS;
 use stoker_formats::{Key, Permutation};
 
-use crate::memo::{Blocks, Memo, TableId, WHOLE};
+use crate::error::Result;
+use crate::length;
+use crate::memo::{BY_LENGTH, Blocks, Memo, TableId, WHOLE};
 use crate::options::{OrderOptions, Shuffle, Tail};
 use crate::order_error::OrderError;
 use crate::unit::{CacheUnits, PartitionUnits};
@@ -127,21 +129,68 @@ impl Order {
         assert!(position < len, "position {position} of {len}");
         let (index, round) = self.turn(position);
         let part = &self.parts[index];
-        let id = TableId {
+        let row = self.row(memo, part, self.id(index, epoch), round);
+        (part.partition, row)
+    }
+
+    /// The same with `order=length`: the partition's turns are ordered anew in windows of `window`, by the tokens of their
+    /// rows, which `tokens` looks up.
+    pub(crate) fn unit_by_length(
+        &self,
+        memo: &mut Memo,
+        (epoch, position): (u64, u64),
+        window: u64,
+        tokens: impl Fn(u32, u64) -> Result<u32>,
+    ) -> Result<(u32, u64)> {
+        let (index, round) = self.turn(position);
+        let part = &self.parts[index];
+        let id = self.id(index, epoch);
+        // Where nothing is left out, a partition has a turn for each of its units.
+        let rounds = if self.left_out == 0 {
+            part.units
+        } else {
+            self.rounds
+        };
+        let number = round / window;
+        let begins = number * window;
+        let turns = begins..rounds.min(begins + window);
+        let name = TableId {
+            block: BY_LENGTH,
+            ..id
+        };
+        let find = |memo: &mut Memo| {
+            let each = turns.map(|turn| {
+                let row = self.row(memo, part, id, turn);
+                tokens(part.partition, row)
+            });
+            let each = each.collect::<Result<Vec<u32>>>()?;
+            let key = Key::derive(self.seed, "order length", &[epoch, number]);
+            Ok(length::order(&each, key))
+        };
+        let found = memo.turns((name, number), find)?[(round - begins) as usize];
+        let row = self.row(memo, part, id, begins + u64::from(found));
+        Ok((part.partition, row))
+    }
+
+    fn id(&self, index: usize, epoch: u64) -> TableId {
+        TableId {
             // A cache has at most 2^20 partitions.
             lane: self.first_lane + index as u32,
             block: WHOLE,
             epoch,
-        };
-        let row = match self.shuffle {
+        }
+    }
+
+    /// The row of a partition's turn number `round`, as it is shuffled.
+    fn row(&self, memo: &mut Memo, part: &Part, id: TableId, round: u64) -> u64 {
+        match self.shuffle {
             Shuffle::None => round,
             Shuffle::Full => {
-                let key = || self.key("order full", &[u64::from(part.partition), epoch]);
+                let key = || self.key("order full", &[u64::from(part.partition), id.epoch]);
                 memo.draw(id, part.units, round, key)
             }
             Shuffle::Shard => self.row_by_shards(memo, part, id, round),
-        };
-        (part.partition, row)
+        }
     }
 
     /// The partition of the unit at `position`, in every epoch the same.
@@ -236,7 +285,7 @@ fn parts(shuffle: Shuffle, partitions: &[PartitionUnits]) -> Result<Vec<Part>, O
             let fits = given.first() == Some(&0)
                 && given.is_sorted()
                 && given.last() <= Some(&units)
-                && u32::try_from(given.len()).is_ok_and(|shards| shards < WHOLE);
+                && u32::try_from(given.len()).is_ok_and(|shards| shards < BY_LENGTH);
             if !fits {
                 return Err(OrderError::ShardStarts { partition });
             }

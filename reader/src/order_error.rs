@@ -160,6 +160,9 @@ pub enum OrderError {
         /// Units that are left.
         left: u64,
     },
+    /// With `order=length` somebody must say how long units are.
+    #[error("nothing says how long units are, for `order=length`")]
+    NoLengths,
     /// A position beyond what the order counts.
     #[error("no position {position} in epoch `{epoch}`")]
     NoPosition {
@@ -167,6 +170,22 @@ pub enum OrderError {
         epoch: u64,
         /// The position in it.
         position: u64,
+    },
+    /// No dealing gives every rank an image in the same micro-steps.
+    #[error(
+        "with modalities=same the units with images of the global batch at epoch {epoch}, position {position} do not go round {ranks} ranks in micro-batches of {micro_batch_size}: `{images}`"
+    )]
+    Modalities {
+        /// The epoch.
+        epoch: u64,
+        /// The position in it.
+        position: u64,
+        /// Units with images.
+        images: u32,
+        /// Ranks.
+        ranks: u32,
+        /// Units of a micro-batch.
+        micro_batch_size: u32,
     },
     /// A cursor that is not as it was written.
     #[error("damaged cursor: `{what}`")]
@@ -181,6 +200,12 @@ pub enum OrderError {
         version: u64,
         /// The version of this program.
         known: u64,
+    },
+    /// A cursor that does not count what each cache gave, so that other weights cannot apply from it on.
+    #[error("the cursor does not count the units of each cache, of which there are `{caches}`")]
+    Uncounted {
+        /// How many caches.
+        caches: usize,
     },
     /// A cursor of another data set, order or global batch.
     #[error("the cursor was saved with another {what}: {saved}, here it is `{given}`")]
@@ -204,10 +229,16 @@ pub enum Difference {
     Data,
     /// The weights of the mixture.
     Weights,
+    /// The weights of the mixture, inside a global batch.
+    WeightsInside,
+    /// The units that each cache of the mixture has given.
+    Given,
     /// The seed.
     Seed,
     /// The shuffle option.
     Shuffle,
+    /// The order option.
+    Order,
     /// The tail option.
     Tail,
     /// The last option.
@@ -220,6 +251,8 @@ pub enum Difference {
     GlobalBatchSize,
     /// The nodes of the ranks or what they hold, inside a global batch.
     Placement,
+    /// How units are dealt to ranks, inside a global batch.
+    Dealing,
 }
 
 impl Difference {
@@ -228,7 +261,12 @@ impl Difference {
     pub fn is_geometry(self) -> bool {
         matches!(
             self,
-            Self::WorldSize | Self::MicroBatchSize | Self::GlobalBatchSize | Self::Placement
+            Self::WeightsInside
+                | Self::WorldSize
+                | Self::MicroBatchSize
+                | Self::GlobalBatchSize
+                | Self::Placement
+                | Self::Dealing
         )
     }
 }
@@ -239,14 +277,18 @@ impl std::fmt::Display for Difference {
             Self::Units => "kind of unit",
             Self::Data => "data set",
             Self::Weights => "list of weights",
+            Self::WeightsInside => "list of weights, inside a global batch",
+            Self::Given => "count of units that each cache has given",
             Self::Seed => "seed",
             Self::Shuffle => "shuffle",
+            Self::Order => "order",
             Self::Tail => "tail",
             Self::Last => "last",
             Self::WorldSize => "world size, inside a global batch",
             Self::MicroBatchSize => "micro-batch size, inside a global batch",
             Self::GlobalBatchSize => "global batch size, inside a global batch",
             Self::Placement => "placement of ranks and partitions, inside a global batch",
+            Self::Dealing => "choice of balance, modalities and dummy_image, inside a global batch",
         })
     }
 }
@@ -271,6 +313,7 @@ impl OrderError {
             | Self::Number { .. }
             | Self::NotOnNode { .. }
             | Self::NoPosition { .. }
+            | Self::NoLengths
             | Self::Placement { .. } => None,
             Self::NoUnits => {
                 Some("choose another split, or see the reject ledger for what was left out")
@@ -289,6 +332,9 @@ impl OrderError {
             Self::ShortBatch { .. } => {
                 Some("choose a global batch size that divides the epoch, or last=drop or last=pad")
             }
+            Self::Modalities { .. } => {
+                Some("add dummy_image=True, or choose a larger micro-batch or global batch")
+            }
             Self::DamagedCursor { .. } => {
                 Some("use an earlier checkpoint, or seek to the number of consumed samples")
             }
@@ -297,6 +343,15 @@ impl OrderError {
             }
             Self::OtherCursor { what, .. } if what.is_geometry() => Some(
                 "resume once as it was saved and save at a global batch border: such a cursor fits every world and batch size",
+            ),
+            Self::Uncounted { .. } => Some(
+                "cursors count them for up to 16 caches, from version 2 on; give the weights that this one was saved with",
+            ),
+            Self::OtherCursor {
+                what: Difference::Weights,
+                ..
+            } => Some(
+                "give the weights that the cursor was saved with, or restore it with reweight: then these apply from here on",
             ),
             Self::OtherCursor { .. } => {
                 Some("give what the cursor was saved with, or start a new run without it")

@@ -21,12 +21,12 @@ use crate::index_check::IndexCheck;
 use crate::index_store::KEPT_BYTES;
 use crate::memory;
 use crate::model::Model;
-use crate::open_files::OpenFiles;
+use crate::options::Modalities;
 use crate::pipeline::{Next, Pipeline};
 use crate::placement::Held;
 use crate::presence;
 use crate::reader_options::ReaderOptions;
-use crate::rows::Rows;
+use crate::rows::{How, Rows};
 use crate::schedule::{Position, Schedule};
 use crate::stats::{Consumer, Counters, Stats};
 use crate::units::Units;
@@ -139,21 +139,24 @@ impl Reader {
                 (files, read.collect())
             })
             .collect();
-        let rows = Rows::new(
+        let rows = Arc::new(Rows::new(
             read,
             made_of,
-            Arc::new(OpenFiles::new()),
-            options.backend,
-            options.verify,
-            memory.is_some_and(|memory| shard_bytes > memory),
-            kept_bytes,
+            How {
+                backend: options.backend,
+                verify: options.verify,
+                drop_pages: memory.is_some_and(|memory| shard_bytes > memory),
+                kept_bytes,
+            },
             Arc::clone(&counters),
-        );
+        ));
+        let schedule = schedule.with_lengths(Arc::<Rows>::clone(&rows));
         let budget_bytes = options.budget(memory);
         let plan = Arc::new(Plan {
             schedule,
             world,
             placement: options.placement.clone(),
+            dealing: options.dealing,
             rows,
             pool: BufferPool::new(
                 source(&model)?,
@@ -169,8 +172,12 @@ impl Reader {
         });
         let mut at = Position::default();
         for _ in 0..CHECKED_AHEAD {
-            let batch = plan.schedule.batch(at)?;
-            check_local(&plan, &assign(&batch, &plan.world, &plan.placement))?;
+            // How many units are remote does not depend on what they cost, only which.
+            let batch = plan.schedule.outline(at)?;
+            let any = plan.dealing.modalities == Modalities::Any;
+            if !any || assign(&batch, &plan.world, &plan.placement).remote() > 0 {
+                check_local(&plan, &plan.deal(at)?.1)?;
+            }
             at = batch.next;
         }
         Ok(Self {
@@ -291,6 +298,7 @@ impl Reader {
             at,
             &plan.world,
             &plan.placement,
+            &plan.dealing,
         ))
     }
 
@@ -312,25 +320,43 @@ impl Reader {
     /// # Errors
     /// [`Error::Order`] saying what differs; then nothing has changed.
     pub fn restore(&mut self, cursor: &Cursor) -> Result<()> {
+        self.go_on(cursor, false)
+    }
+
+    /// The same, but the cursor may have been saved under other weights of the mixture, between two global batches: those that
+    /// this reader was opened with apply from it on, and each cache goes on where it was.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore).
+    pub fn restore_reweighted(&mut self, cursor: &Cursor) -> Result<()> {
+        self.go_on(cursor, true)
+    }
+
+    fn go_on(&mut self, cursor: &Cursor, reweight: bool) -> Result<()> {
         self.check_process()?;
-        let plan = &self.plan;
-        let at = cursor.resume(&plan.schedule, &plan.world, &plan.placement)?;
+        let plan = self
+            .plan
+            .with(cursor.schedule(&self.plan.schedule, reweight)?);
+        let at = cursor.resume(&plan.schedule, &plan.world, &plan.placement, &plan.dealing)?;
         self.go_to(at);
+        self.plan = Arc::new(plan);
         Ok(())
     }
 
-    /// Goes to the place after `consumed_samples` delivered samples, counted over all ranks from the very first; with packs,
-    /// packs.
+    /// Goes to the place after `consumed_samples` delivered samples (with packs, packs), counted over all ranks from the very
+    /// first, in the order of the weights that the reader was opened with.
     ///
     /// # Errors
     /// [`Error::Order`] if there is no such place; then nothing has changed.
     pub fn seek(&mut self, consumed_samples: u64) -> Result<()> {
         self.check_process()?;
-        let at = self.plan.schedule.seek(consumed_samples)?;
+        let start = self.plan.schedule.going_on(Position::default(), None)?;
+        let at = start.seek(consumed_samples)?;
         self.go_to(Resume {
             at,
             micro_batches_delivered: 0,
         });
+        self.plan = Arc::new(self.plan.with(start));
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use crate::batch::Layout;
 use crate::error::{Error, Result};
 use crate::expand::Pixels;
 use crate::io::Backend;
-use crate::options::OrderOptions;
+use crate::options::{Dealing, OrderOptions};
 use crate::placement::Placement;
 
 use crate::verify::Verify;
@@ -50,6 +50,8 @@ pub struct ReaderOptions {
     pub placement: Placement,
     /// The pack table whose packs are the units, in every cache; by default units are samples.
     pub pack: Option<String>,
+    /// How global batches are dealt to ranks.
+    pub dealing: Dealing,
     /// Padded or packed rows; by default padded, with packs packed.
     pub layout: Option<Layout>,
     /// The type of `pixel_values`.
@@ -92,6 +94,7 @@ impl ReaderOptions {
             placement: Placement::everywhere(),
             pack: None,
             layout: None,
+            dealing: Dealing::default(),
             pixels: Pixels::default(),
             position_pad: 0,
             sample_ids: false,

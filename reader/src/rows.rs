@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::files::CacheFiles;
 use crate::index_store::{IndexStore, path};
 use crate::io::{Backend, ReadShard};
+use crate::length::Lengths;
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles};
 use crate::open_shard::open_shard;
 use crate::sample_text::SampleText;
@@ -43,6 +44,17 @@ pub(crate) struct Rows {
     pub(crate) counters: Arc<Counters>,
 }
 
+/// How rows are read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct How {
+    pub(crate) backend: Backend,
+    pub(crate) verify: Verify,
+    /// Whether pages are given back to the system once they were copied.
+    pub(crate) drop_pages: bool,
+    /// Bytes of each cache's indexes up to which they are kept in memory.
+    pub(crate) kept_bytes: u64,
+}
+
 /// A row that is read, for messages.
 #[derive(Debug, Clone, Copy)]
 struct Row {
@@ -53,22 +65,30 @@ struct Row {
     row: u64,
 }
 
+impl Lengths for Rows {
+    fn tokens(&self, unit: Unit) -> Result<u32> {
+        Ok(self.counts(unit)?.tokens)
+    }
+}
+
 impl Rows {
     pub(crate) fn new(
         caches: Vec<(Arc<CacheFiles>, Vec<u32>)>,
         units: Units,
-        open: Arc<OpenFiles>,
-        backend: Backend,
-        verify: Verify,
-        drop_pages: bool,
-        kept_bytes: u64,
+        how: How,
         counters: Arc<Counters>,
     ) -> Self {
+        let open = Arc::new(OpenFiles::new());
         let caches = (0u32..)
             .zip(caches)
             .map(|(number, (files, read))| Source {
                 read,
-                index: IndexStore::new(number, Arc::clone(&files), Arc::clone(&open), kept_bytes),
+                index: IndexStore::new(
+                    number,
+                    Arc::clone(&files),
+                    Arc::clone(&open),
+                    how.kept_bytes,
+                ),
                 checked: (0..files.partitions())
                     .map(|_| Default::default())
                     .collect(),
@@ -79,9 +99,9 @@ impl Rows {
             caches,
             units,
             open,
-            backend: backend.make(),
-            verify,
-            drop_pages,
+            backend: how.backend.make(),
+            verify: how.verify,
+            drop_pages: how.drop_pages,
             counters,
         }
     }

@@ -8,13 +8,17 @@
 //! through its own epochs without a break: a small one begins again while a large one goes on.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stoker_formats::{ContentHash, ContentHasher};
+use stoker_formats::ContentHash;
 
+use crate::error::Result;
+use crate::identity::{data_hash, weights_hash};
+use crate::length::{self, Lengths};
 use crate::memo::{MEMO_BYTES, Memo};
 use crate::mixture::{Block, Mixture};
-use crate::options::{Last, OrderOptions};
+use crate::offsets::Offsets;
+use crate::options::{Curriculum, Last, OrderOptions};
 use crate::order::{MAX_UNITS, Order};
 use crate::order_error::OrderError;
 use crate::unit::{CacheUnits, PackId, Unit};
@@ -22,10 +26,6 @@ use crate::world::check_batch_size;
 
 /// Positions from the start of the first epoch that can be counted.
 const MAX_COUNTED: u64 = 1 << 62;
-
-const DATA_CONTEXT: &[u8] = b"stoker cursor data 1\n";
-const PACKS_CONTEXT: &[u8] = b"stoker cursor packs 1\n";
-const WEIGHTS_CONTEXT: &[u8] = b"stoker cursor weights 1\n";
 
 /// A place in the order: the next unit to deliver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -50,13 +50,20 @@ pub struct GlobalBatch {
 /// The schedule of one or more caches.
 #[derive(Debug)]
 pub struct Schedule {
-    orders: Vec<Order>,
+    orders: Arc<[Order]>,
     mixture: Mixture,
+    /// If the weights were others before.
+    offsets: Option<Offsets>,
+    /// Where a cursor went on that counts what each cache gave.
+    began: Option<Position>,
     options: OrderOptions,
     global_batch_size: u32,
     pack: Option<PackId>,
     data: ContentHash,
     weights: ContentHash,
+    /// Needed with `order=length`.
+    lengths: Option<Arc<dyn Lengths>>,
+    window: u64,
     work: Mutex<Work>,
 }
 
@@ -65,6 +72,16 @@ pub struct Schedule {
 struct Work {
     memo: Memo,
     block: Block,
+}
+
+impl Work {
+    fn new(orders: &[Order], mixture: &Mixture) -> Mutex<Self> {
+        let partitions = orders.iter().map(Order::partitions).sum();
+        Mutex::new(Self {
+            memo: Memo::new(MEMO_BYTES, partitions),
+            block: mixture.block_at(0),
+        })
+    }
 }
 
 impl Schedule {
@@ -92,20 +109,76 @@ impl Schedule {
         let mixture = Mixture::new(&lengths, weights)?;
         let partitions = orders.iter().map(Order::partitions).sum();
         let schedule = Self {
-            work: Mutex::new(Work {
-                memo: Memo::new(MEMO_BYTES, partitions),
-                block: mixture.block_at(0),
-            }),
+            work: Work::new(&orders, &mixture),
+            offsets: None,
+            began: None,
             pack: caches.first().and_then(|cache| cache.pack.clone()),
             data: data_hash(caches),
             weights: weights_hash(mixture.quotas()),
             options: *options,
             global_batch_size,
-            orders,
+            orders: orders.into(),
             mixture,
+            lengths: None,
+            window: length::window(partitions),
         };
         schedule.check_epoch()?;
         Ok(schedule)
+    }
+
+    /// The schedule, with what `order=length` looks lengths up in.
+    #[must_use]
+    pub fn with_lengths(mut self, lengths: Arc<dyn Lengths>) -> Self {
+        self.lengths = Some(lengths);
+        self
+    }
+
+    /// The same with its weights applying from `at` on, where the caches have given `given` units; without that, from the start.
+    pub(crate) fn going_on(&self, at: Position, given: Option<&[u64]>) -> Result<Self, OrderError> {
+        let offsets = match given {
+            None => None,
+            Some(given) => Offsets::new(at, given, &self.due(at))?,
+        };
+        Ok(Self {
+            orders: Arc::clone(&self.orders),
+            mixture: self.mixture.clone(),
+            offsets,
+            began: given.map(|_| at),
+            options: self.options,
+            global_batch_size: self.global_batch_size,
+            pack: self.pack.clone(),
+            data: self.data,
+            weights: self.weights,
+            lengths: self.lengths.clone(),
+            window: self.window,
+            work: Work::new(&self.orders, &self.mixture),
+        })
+    }
+
+    /// Units that each cache should have given before `at` by the weights.
+    fn due(&self, at: Position) -> Vec<u64> {
+        let quotas = self.mixture.quotas().iter();
+        let before = self.mixture.given(at.position);
+        quotas
+            .zip(before)
+            .map(|(quota, before)| at.epoch * quota + before)
+            .collect()
+    }
+
+    /// Units that each cache has given before `at`, a position of the schedule.
+    pub(crate) fn given(&self, at: Position) -> Vec<u64> {
+        let due = self.due(at).into_iter().enumerate();
+        due.map(|(cache, due)| self.applied(cache, due)).collect()
+    }
+
+    /// Whether it was made to go on at `at`, whatever the weights were before.
+    pub(crate) fn began_at(&self, at: Position) -> bool {
+        self.began == Some(at)
+    }
+
+    fn applied(&self, cache: usize, due: u64) -> u64 {
+        let offsets = self.offsets.as_ref();
+        offsets.map_or(due, |offsets| offsets.apply(cache, due))
     }
 
     /// Positions of an epoch.
@@ -168,8 +241,9 @@ impl Schedule {
     /// The global batch at `at`. With `last=drop`, a place with too few units left stands for the next epoch.
     ///
     /// # Errors
-    /// [`OrderError::NoPosition`], or [`OrderError::ShortBatch`] with `last=error`.
-    pub fn batch(&self, at: Position) -> Result<GlobalBatch, OrderError> {
+    /// [`OrderError::NoPosition`]; [`OrderError::ShortBatch`] with `last=error`; with `order=length`
+    /// [`OrderError::NoLengths`], or what is wrong with an index.
+    pub fn batch(&self, at: Position) -> Result<GlobalBatch> {
         self.batch_of(at, |work, epoch, position| self.unit(work, epoch, position))
     }
 
@@ -178,19 +252,19 @@ impl Schedule {
         self.batch_of(at, |work, epoch, position| {
             let (cache, turn) = self.turn(work, epoch, position);
             let order = &self.orders[cache as usize];
-            Unit {
+            Ok(Unit {
                 cache,
                 partition: order.partition_at(turn % order.epoch_len()),
                 number: 0,
-            }
+            })
         })
     }
 
-    fn batch_of(
+    fn batch_of<E: From<OrderError>>(
         &self,
         at: Position,
-        unit: impl Fn(&mut Work, u64, u64) -> Unit,
-    ) -> Result<GlobalBatch, OrderError> {
+        unit: impl Fn(&mut Work, u64, u64) -> Result<Unit, E>,
+    ) -> Result<GlobalBatch, E> {
         let at = self.settle(at)?;
         let size = u64::from(self.global_batch_size);
         let count = size.min(self.epoch_len() - at.position);
@@ -198,7 +272,9 @@ impl Schedule {
         {
             let mut work = self.lock();
             let positions = at.position..at.position + count;
-            units.extend(positions.map(|position| Some(unit(&mut work, at.epoch, position))));
+            for position in positions {
+                units.push(Some(unit(&mut work, at.epoch, position)?));
+            }
         }
         units.resize(self.global_batch_size as usize, None);
         Ok(GlobalBatch {
@@ -211,10 +287,10 @@ impl Schedule {
     /// The unit at `at`.
     ///
     /// # Errors
-    /// [`OrderError::NoPosition`].
-    pub fn unit_at(&self, at: Position) -> Result<Unit, OrderError> {
+    /// [`OrderError::NoPosition`]; as [`batch`](Self::batch) with `order=length`.
+    pub fn unit_at(&self, at: Position) -> Result<Unit> {
         self.check(at)?;
-        Ok(self.unit(&mut self.lock(), at.epoch, at.position))
+        self.unit(&mut self.lock(), at.epoch, at.position)
     }
 
     /// The place after `consumed` delivered samples, for trainers that only keep a counter.
@@ -244,7 +320,8 @@ impl Schedule {
     pub(crate) fn check(&self, at: Position) -> Result<(), OrderError> {
         let start = at.epoch.checked_mul(self.epoch_len());
         let counted = start.is_some_and(|start| start < MAX_COUNTED);
-        if counted && at.position < self.epoch_len() {
+        let from = self.offsets.as_ref().map(|offsets| offsets.from);
+        if counted && at.position < self.epoch_len() && from.is_none_or(|from| from <= at) {
             return Ok(());
         }
         Err(OrderError::NoPosition {
@@ -293,16 +370,25 @@ impl Schedule {
         }
     }
 
-    fn unit(&self, work: &mut Work, epoch: u64, position: u64) -> Unit {
+    fn unit(&self, work: &mut Work, epoch: u64, position: u64) -> Result<Unit> {
         let (cache, turn) = self.turn(work, epoch, position);
         let order = &self.orders[cache as usize];
-        let len = order.epoch_len();
-        let (partition, row) = order.unit_at(&mut work.memo, turn / len, turn % len);
-        Unit {
+        let (epoch, position) = (turn / order.epoch_len(), turn % order.epoch_len());
+        let unit = |partition, number| Unit {
             cache,
             partition,
-            number: row,
-        }
+            number,
+        };
+        let memo = &mut work.memo;
+        let (partition, number) = match self.options.order {
+            Curriculum::Random => order.unit_at(memo, epoch, position),
+            Curriculum::Length => {
+                let lengths = self.lengths.as_ref().ok_or(OrderError::NoLengths)?;
+                let tokens = |partition, number| lengths.tokens(unit(partition, number));
+                order.unit_by_length(memo, (epoch, position), self.window, tokens)?
+            }
+        };
+        Ok(unit(partition, number))
     }
 
     /// The cache whose turn it is, and how many it had before, over all epochs.
@@ -320,7 +406,8 @@ impl Schedule {
             })
         };
         // `check` keeps the sum over all caches inside a u64.
-        (cache, epoch * self.mixture.quotas()[cache as usize] + turn)
+        let due = epoch * self.mixture.quotas()[cache as usize] + turn;
+        (cache, self.applied(cache as usize, due))
     }
 
     fn check_epoch(&self) -> Result<(), OrderError> {
@@ -378,35 +465,4 @@ fn orders(caches: &[CacheUnits], options: &OrderOptions) -> Result<Vec<Order>, O
         orders.push(order);
     }
     Ok(orders)
-}
-
-/// The hash of fingerprints, pack tables and splits, in order.
-fn data_hash(caches: &[CacheUnits]) -> ContentHash {
-    let packed = caches.iter().any(|cache| cache.pack.is_some());
-    let mut hasher = ContentHasher::new();
-    hasher.update(if packed { PACKS_CONTEXT } else { DATA_CONTEXT });
-    hasher.update(&(caches.len() as u64).to_le_bytes());
-    for cache in caches {
-        hasher.update(&cache.fingerprint.0);
-        if packed {
-            let table = cache.pack.as_ref().map_or([0; 32], |pack| pack.table.0);
-            hasher.update(&table);
-        }
-        hasher.update(&(cache.partitions.len() as u64).to_le_bytes());
-        for counts in &cache.partitions {
-            hasher.update(&counts.partition.to_le_bytes());
-            hasher.update(&counts.units.to_le_bytes());
-        }
-    }
-    hasher.finish()
-}
-
-/// The hash of what the weights come to: each cache's share of an epoch.
-fn weights_hash(quotas: &[u64]) -> ContentHash {
-    let mut hasher = ContentHasher::new();
-    hasher.update(WEIGHTS_CONTEXT);
-    for quota in quotas {
-        hasher.update(&quota.to_le_bytes());
-    }
-    hasher.finish()
 }

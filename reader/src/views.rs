@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::files::CacheFiles;
 use crate::index_store::KEPT_BYTES;
 use crate::io::Backend;
-use crate::open_files::{OpenFile, OpenFiles};
-use crate::rows::Rows;
+use crate::open_files::OpenFile;
+use crate::rows::{How, Rows};
 use crate::stats::Counters;
 use crate::units::{Sample, Units};
 use crate::verify::Verify;
@@ -42,11 +42,12 @@ impl Views {
         let rows = Rows::new(
             vec![(Arc::clone(&files), Vec::new())],
             Units::Samples,
-            Arc::new(OpenFiles::new()),
-            Backend::Mmap,
-            Verify::Off,
-            false,
-            KEPT_BYTES,
+            How {
+                backend: Backend::Mmap,
+                verify: Verify::Off,
+                drop_pages: false,
+                kept_bytes: KEPT_BYTES,
+            },
             Arc::new(Counters::default()),
         );
         Ok(Self { files, rows })

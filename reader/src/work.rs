@@ -7,19 +7,23 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use stoker_formats::Counts;
+
 use crate::assemble::{Look, Maker, Scratch};
-use crate::assign::{Assignment, assign};
+use crate::assign::Assignment;
 use crate::batch::{Batch, Tensor, schema};
 use crate::batch_plan::{BatchPlan, is_here};
 use crate::buffer::BufferPool;
 use crate::cursor::Resume;
+use crate::deal::deal;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::open_files::FileId;
+use crate::options::Dealing;
 use crate::pipeline::Work;
 use crate::placement::{Held, Placement};
 use crate::rows::Rows;
-use crate::schedule::{GlobalBatch, Schedule};
+use crate::schedule::{GlobalBatch, Position, Schedule};
 use crate::stats::SlowRead;
 use crate::unit::Unit;
 use crate::world::World;
@@ -33,10 +37,41 @@ pub(crate) struct Plan {
     pub(crate) schedule: Schedule,
     pub(crate) world: World,
     pub(crate) placement: Placement,
-    pub(crate) rows: Rows,
+    pub(crate) dealing: Dealing,
+    pub(crate) rows: Arc<Rows>,
     pub(crate) model: Model,
     pub(crate) look: Look,
     pub(crate) pool: Arc<BufferPool>,
+}
+
+impl Plan {
+    /// The same with another schedule.
+    pub(crate) fn with(&self, schedule: Schedule) -> Self {
+        Self {
+            schedule,
+            world: self.world.clone(),
+            placement: self.placement.clone(),
+            dealing: self.dealing,
+            rows: Arc::clone(&self.rows),
+            model: self.model.clone(),
+            look: self.look,
+            pool: Arc::clone(&self.pool),
+        }
+    }
+
+    /// The global batch at `at`, who reads what of it, and its tokens that take part in the loss.
+    pub(crate) fn deal(&self, at: Position) -> Result<(GlobalBatch, Assignment, u64)> {
+        let batch = self.schedule.batch(at)?;
+        let counts = batch.units.iter().map(|unit| match unit {
+            Some(unit) => self.rows.counts(*unit),
+            None => Ok(Counts::default()),
+        });
+        let counts = counts.collect::<Result<Vec<Counts>>>()?;
+        let (world, placement) = (&self.world, &self.placement);
+        let assignment = deal(&batch, &counts, world, placement, &self.dealing)?;
+        let loss = counts.iter().map(|counts| u64::from(counts.loss_tokens));
+        Ok((batch, assignment, loss.sum()))
+    }
 }
 
 /// A micro-batch with where to go on after it.
@@ -112,15 +147,10 @@ impl BatchWork {
     fn next_job(&self, ahead: &mut Ahead) -> Result<Job> {
         let plan = &*self.plan;
         if ahead.current.is_none() {
-            let batch = plan.schedule.batch(ahead.at.at)?;
-            let assignment = assign(&batch, &plan.world, &plan.placement);
-            let mut loss = 0;
-            for unit in batch.units.iter().flatten() {
-                loss += u64::from(plan.rows.counts(*unit)?.loss_tokens);
-            }
-            ahead.at.at = batch.at;
-            check_local(plan, &assignment)?;
-            ahead.current = Some((batch, assignment, loss));
+            let dealt = plan.deal(ahead.at.at)?;
+            ahead.at.at = dealt.0.at;
+            check_local(plan, &dealt.1)?;
+            ahead.current = Some(dealt);
         }
         let Some((batch, assignment, loss)) = &ahead.current else {
             return Err(Error::Internal("a planned batch"));

@@ -4,8 +4,9 @@ mod orders;
 
 use orders::{Dice, SHUFFLES, TAILS, cache_of, options, uneven};
 use stoker_reader::{
-    CacheUnits, Cursor, Difference, Held, Last, OrderError, OrderOptions, Placement, Position,
-    Resume, Schedule, Shuffle, Tail, Unit, World, WorldSizes, assign,
+    Balance, CacheUnits, Cursor, Dealing, Difference, Held, Last, Modalities, OrderError,
+    OrderOptions, Placement, Position, Resume, Schedule, Shuffle, Tail, Unit, World, WorldSizes,
+    assign,
 };
 
 fn world(world_size: u32, micro: u32, global: u32) -> World {
@@ -23,6 +24,12 @@ fn world(world_size: u32, micro: u32, global: u32) -> World {
 fn caches() -> Vec<CacheUnits> {
     vec![uneven(1, 211, 3), uneven(2, 30, 2)]
 }
+
+const DEALING: Dealing = Dealing {
+    balance: Balance::Cost,
+    modalities: Modalities::Any,
+    dummy_image: false,
+};
 
 const WEIGHTS: [f64; 2] = [2.0, 1.0];
 
@@ -77,10 +84,14 @@ fn the_rest_is_the_same_from_every_micro_batch() {
                         at,
                         micro_batches_delivered,
                     };
-                    let cursor = through_json(&Cursor::within(&saving, resume, &world, &placement));
+                    let cursor = through_json(&Cursor::within(
+                        &saving, resume, &world, &placement, &DEALING,
+                    ));
                     // Another process knows nothing but the options.
                     let resumed = schedule(&options, 24);
-                    let found = cursor.resume(&resumed, &world, &placement).unwrap();
+                    let found = cursor
+                        .resume(&resumed, &world, &placement, &DEALING)
+                        .unwrap();
                     assert_eq!(found, resume);
                     if given % 7 == 0 {
                         assert_eq!(rest(&resumed, &world, found), all[given..]);
@@ -134,7 +145,9 @@ fn every_world_and_batch_size_goes_on_from_a_border() {
             partition: 1,
         }]])
         .unwrap();
-        let found = cursor.resume(&resuming, &world, &placement).unwrap();
+        let found = cursor
+            .resume(&resuming, &world, &placement, &DEALING)
+            .unwrap();
         assert_eq!(
             found,
             Resume {
@@ -164,10 +177,11 @@ fn a_batch_begun_is_resumed_in_its_own_geometry_only() {
         resume,
         &world(4, 2, 24),
         &placement,
+        &DEALING,
     ));
     let refused = |global, world: &World, placement: &Placement| {
         let error = cursor
-            .resume(&schedule(&options, global), world, placement)
+            .resume(&schedule(&options, global), world, placement, &DEALING)
             .unwrap_err();
         assert!(
             error
@@ -212,7 +226,10 @@ fn a_batch_begun_is_resumed_in_its_own_geometry_only() {
     // Every rank resumes from the same cursor.
     (sizes.rank, sizes.num_nodes) = (3, 1);
     let last = World::new(sizes).unwrap();
-    assert_eq!(cursor.resume(&saving, &last, &placement), Ok(resume));
+    assert_eq!(
+        cursor.resume(&saving, &last, &placement, &DEALING),
+        Ok(resume)
+    );
 }
 
 #[test]
@@ -231,7 +248,7 @@ fn what_differs_is_named() {
     );
     let refused = |caches: &[CacheUnits], weights: Option<&[f64]>, options: &OrderOptions| {
         let schedule = Schedule::new(caches, weights, options, 8).unwrap();
-        match cursor.resume(&schedule, &world, &Placement::everywhere()) {
+        match cursor.resume(&schedule, &world, &Placement::everywhere(), &DEALING) {
             Err(OrderError::OtherCursor { what, saved, given }) => {
                 assert_ne!(saved, given);
                 Some(what)
@@ -286,6 +303,7 @@ fn what_differs_is_named() {
         &schedule(&OrderOptions { seed: 6, ..right }, 8),
         &world,
         &Placement::everywhere(),
+        &DEALING,
     );
     let error = error.unwrap_err();
     assert_eq!(
@@ -304,7 +322,12 @@ fn a_batch_size_that_does_not_fit_is_refused_or_goes_on_with_the_next_epoch() {
         };
         let new = |global| Schedule::new(&cache, None, &options, global).unwrap();
         let cursor = Cursor::new(&new(4), Position { epoch: 0, position });
-        let resume = cursor.resume(&new(global), &world(1, 1, global), &Placement::everywhere());
+        let resume = cursor.resume(
+            &new(global),
+            &world(1, 1, global),
+            &Placement::everywhere(),
+            &DEALING,
+        );
         resume.map(|resume| (resume.at.epoch, resume.at.position))
     };
     assert_eq!(resume(Last::Error, 4, 2), Ok((0, 4)));
@@ -334,6 +357,7 @@ fn example() -> String {
         resume,
         &world(4, 2, 24),
         &placement,
+        &DEALING,
     )
     .to_json()
 }
@@ -376,13 +400,13 @@ fn only_what_a_cursor_says_matters() {
     let reversed = serde_json::Value::Object(pairs.into_iter().collect());
     assert_eq!(Cursor::from_json(&reversed.to_string()).unwrap(), cursor);
     let mut later = value.clone();
-    later["version"] = 2.into();
+    later["version"] = 3.into();
     later["new"] = "field".into();
     assert_eq!(
         Cursor::from_json(&later.to_string())
             .unwrap_err()
             .to_string(),
-        "the cursor has version 2, this program reads up to version `1`"
+        "the cursor has version 3, this program reads up to version `2`"
     );
     let damaged = |change: fn(&mut serde_json::Value)| {
         let mut value = value.clone();
@@ -409,11 +433,16 @@ fn a_cursor_made_by_hand_is_checked_too() {
         let mut value: serde_json::Value = serde_json::from_str(&example()).unwrap();
         change(&mut value);
         value.as_object_mut().unwrap().shift_remove("check");
-        let written = format!("stoker cursor 1\n{value}");
+        let written = format!("stoker cursor 2\n{value}");
         let check = stoker_formats::ContentHash::of(written.as_bytes());
         value["check"] = check.to_string().into();
         let cursor = Cursor::from_json(&value.to_string()).unwrap();
-        cursor.resume(&schedule, &world(4, 2, 24), &Placement::everywhere())
+        cursor.resume(
+            &schedule,
+            &world(4, 2, 24),
+            &Placement::everywhere(),
+            &DEALING,
+        )
     };
     let delivered = resume(|_| ()).unwrap().micro_batches_delivered;
     assert_eq!(delivered, 2);
@@ -423,4 +452,233 @@ fn a_cursor_made_by_hand_is_checked_too() {
     assert!(matches!(beyond, Err(OrderError::NoPosition { .. })));
     let beyond = resume(|value| value["epoch"] = u64::MAX.into());
     assert!(matches!(beyond, Err(OrderError::NoPosition { .. })));
+}
+
+/// Units from `at` on, `count` of them.
+fn units_from(schedule: &Schedule, at: Position, count: u64) -> Vec<Unit> {
+    let len = schedule.epoch_len();
+    (0..count)
+        .map(|ahead| {
+            let place = at.position + ahead;
+            schedule
+                .unit_at(Position {
+                    epoch: at.epoch + place / len,
+                    position: place % len,
+                })
+                .unwrap()
+        })
+        .collect()
+}
+
+#[test]
+fn weights_that_change_at_a_cursor_apply_from_it_on() {
+    let caches = vec![
+        uneven(1, 211, 3),
+        uneven(2, 30, 2),
+        cache_of(3, &[40, 41], 9),
+    ];
+    let options = OrderOptions {
+        last: Last::Pad,
+        ..options(3, Shuffle::Full, Tail::All)
+    };
+    let weighted = |weights: &[f64]| Schedule::new(&caches, Some(weights), &options, 8).unwrap();
+    let all = [
+        vec![1.0, 1.0, 1.0],
+        vec![5.0, 1.0, 0.5],
+        vec![0.1, 3.0, 2.0],
+    ];
+    let after = |at: Position, count: u64, len: u64| Position {
+        epoch: at.epoch + (at.position + count) / len,
+        position: (at.position + count) % len,
+    };
+    let mut dice = Dice(31);
+    for _ in 0..40 {
+        // Some stretches, each under other weights, and in a world of another size.
+        let mut units = Vec::new();
+        let mut at = Position::default();
+        let mut cursor = Cursor::new(&weighted(&all[0]), at);
+        for turn in 0..4 {
+            let opened = weighted(&all[turn % 3]);
+            let schedule = through_json(&cursor).schedule(&opened, turn > 0).unwrap();
+            let world = world(1 + turn as u32, 1, 12);
+            let placement = Placement::everywhere();
+            let found = cursor
+                .resume(&schedule, &world, &placement, &DEALING)
+                .unwrap();
+            assert_eq!(found.at, at);
+            let count = dice.below(700);
+            let stretch = units_from(&schedule, at, count);
+            // A cursor on the way goes on in the same way without being told again, and leads to the same.
+            if count > 0 {
+                let taken = dice.below(count);
+                let place = after(at, taken, schedule.epoch_len());
+                let saved = through_json(&Cursor::new(&schedule, place));
+                let again = saved.schedule(&opened, false).unwrap();
+                assert_eq!(
+                    units_from(&again, place, count - taken),
+                    stretch[taken as usize..]
+                );
+                let refused = saved.schedule(&weighted(&all[(turn + 1) % 3]), false);
+                let refused = refused.unwrap_err();
+                assert!(refused.hint().unwrap().contains("reweight"));
+            }
+            // The new weights do apply.
+            if count > 400 && turn == 2 {
+                let share = |cache| stretch.iter().filter(|unit| unit.cache == cache).count();
+                assert!(share(1) > share(0) * 5 && share(2) > share(0) * 5);
+            }
+            at = after(at, count, schedule.epoch_len());
+            cursor = Cursor::new(&schedule, at);
+            units.extend(stretch);
+        }
+        // Each cache went through its epochs as if nothing had happened.
+        for cache in 0..3u32 {
+            let alone = &caches[cache as usize..][..1];
+            let own = Schedule::new(alone, None, &options, 1).unwrap();
+            let found: Vec<Unit> = units
+                .iter()
+                .filter(|unit| unit.cache == cache)
+                .copied()
+                .collect();
+            let mut expected = units_from(&own, Position::default(), found.len() as u64);
+            expected.iter_mut().for_each(|unit| unit.cache = cache);
+            assert_eq!(found, expected);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_reweighted_is_refused() {
+    let options = options(3, Shuffle::Full, Tail::All);
+    let world = world(4, 2, 24);
+    let saving = schedule(&options, 24);
+    let other = Schedule::new(&caches(), Some(&[1.0, 7.0]), &options, 24).unwrap();
+    let resume = Resume {
+        at: Position::default(),
+        micro_batches_delivered: 1,
+    };
+    let inside = Cursor::within(&saving, resume, &world, &Placement::everywhere(), &DEALING);
+    let refused = inside.schedule(&other, true).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("weights, inside a global batch")
+    );
+    assert!(
+        refused
+            .hint()
+            .unwrap()
+            .contains("save at a global batch border")
+    );
+    // The same weights need no border.
+    inside.schedule(&saving, true).unwrap();
+    let at = Position {
+        epoch: 1,
+        position: 3,
+    };
+    let many: Vec<CacheUnits> = (0..17).map(|name| cache_of(name, &[90], 10)).collect();
+    let of = |count: usize, weights: &[f64]| {
+        Schedule::new(&many[..count], Some(&weights[..count]), &options, 8).unwrap()
+    };
+    let (even, odd) = ([1.0; 17], [[1.0; 16].as_slice(), &[2.0]].concat());
+    let uncounted = through_json(&Cursor::new(&of(17, &even), at));
+    uncounted.schedule(&of(17, &even), true).unwrap();
+    let refused = uncounted.schedule(&of(17, &odd), true);
+    assert_eq!(refused.unwrap_err(), OrderError::Uncounted { caches: 17 });
+    let odd: Vec<f64> = odd.iter().skip(1).copied().collect();
+    let counted = through_json(&Cursor::new(&of(16, &even), at));
+    let going_on = counted.schedule(&of(16, &odd), true).unwrap();
+    // Before the change the new weights say nothing.
+    assert!(going_on.unit_at(at).is_ok());
+    assert!(
+        going_on
+            .unit_at(Position {
+                epoch: 1,
+                position: 2
+            })
+            .is_err()
+    );
+}
+
+#[test]
+fn the_largest_cursor_has_less_than_a_kibibyte() {
+    let caches: Vec<CacheUnits> = (0..16)
+        .map(|name| cache_of(name, &[1 << 40], 1 << 39))
+        .collect();
+    let options = OrderOptions {
+        order: stoker_reader::Curriculum::Length,
+        ..options(u64::MAX, Shuffle::Shard, Tail::Even)
+    };
+    let world = world(1 << 20, 1, 1 << 24);
+    let schedule = Schedule::new(&caches, None, &options, 1 << 24).unwrap();
+    let resume = Resume {
+        at: Position {
+            epoch: (1 << 18) - 1,
+            position: (1 << 43) - 7,
+        },
+        micro_batches_delivered: 11,
+    };
+    let dealing = Dealing {
+        modalities: Modalities::Same,
+        dummy_image: true,
+        ..DEALING
+    };
+    let cursor = Cursor::within(
+        &schedule,
+        resume,
+        &world,
+        &Placement::everywhere(),
+        &dealing,
+    );
+    through_json(&cursor);
+    println!("{} bytes", cursor.to_json().len());
+}
+
+#[test]
+fn cursors_of_version_1_are_read() {
+    // As version 1 wrote them, but for the hashes, which are this test's.
+    let options = options(u64::MAX, Shuffle::Shard, Tail::Even);
+    let schedule = schedule(&options, 24);
+    let (world, placement) = (world(4, 2, 24), Placement::everywhere());
+    let mut value: serde_json::Value = serde_json::from_str(&example()).unwrap();
+    let old = |value: &mut serde_json::Value| {
+        value["version"] = 1.into();
+        for key in ["order", "given", "check"] {
+            value.as_object_mut().unwrap().shift_remove(key);
+        }
+        let check = stoker_formats::ContentHash::of(format!("stoker cursor 1\n{value}").as_bytes());
+        value["check"] = check.to_string().into();
+        Cursor::from_json(&value.to_string())
+    };
+    // Version 1 knew no way of dealing but one.
+    assert!(matches!(
+        old(&mut value),
+        Err(OrderError::DamagedCursor { .. })
+    ));
+    value["within"]
+        .as_object_mut()
+        .unwrap()
+        .shift_remove("dealing");
+    let cursor = old(&mut value).unwrap();
+    let none = Dealing {
+        balance: Balance::None,
+        ..DEALING
+    };
+    let schedule = cursor.schedule(&schedule, false).unwrap();
+    let resumed = cursor.resume(&schedule, &world, &placement, &none).unwrap();
+    assert_eq!(resumed.micro_batches_delivered, 2);
+    let refused = cursor
+        .resume(&schedule, &world, &placement, &DEALING)
+        .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the cursor was saved with another choice of balance, modalities and dummy_image, inside a global batch: none any, here it is `cost any`"
+    );
+    let uncounted = Schedule::new(&caches(), Some(&[1.0, 7.0]), &options, 24).unwrap();
+    value.as_object_mut().unwrap().shift_remove("within");
+    let border = old(&mut value).unwrap();
+    assert_eq!(
+        border.schedule(&uncounted, true).unwrap_err(),
+        OrderError::Uncounted { caches: 2 }
+    );
 }

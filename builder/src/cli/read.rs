@@ -71,6 +71,7 @@ fn options(args: &ReadArgs) -> Result<ReaderOptions> {
         shuffle: args.shuffle,
         tail: args.tail,
         last: args.last,
+        ..OrderOptions::default()
     };
     options.pack.clone_from(&args.pack);
     options.pixels = Pixels::U8;

@@ -53,3 +53,44 @@ impl Dice {
         (mixed ^ (mixed >> 31)) % bound
     }
 }
+
+impl Dice {
+    /// Between 0 and 1.
+    fn part(&mut self) -> f64 {
+        (self.below(1 << 52) as f64 + 0.5) / (1u64 << 52) as f64
+    }
+
+    /// Lognormal, with this mean.
+    pub(crate) fn lognormal(&mut self, mean: f64, sigma: f64) -> f64 {
+        let normal = (-2.0 * self.part().ln()).sqrt() * (std::f64::consts::TAU * self.part()).cos();
+        mean * (sigma * normal - sigma * sigma / 2.0).exp()
+    }
+}
+
+/// What a made-up sample holds: lengths as in chats, three in ten without an image.
+pub(crate) fn sample(dice: &mut Dice) -> stoker_formats::Counts {
+    let tokens = dice.lognormal(1500.0, 0.8).clamp(16.0, 8192.0) as u32;
+    let images = u32::from(dice.below(10) < 7);
+    let patches = images * (dice.lognormal(1600.0, 0.6) as u32).clamp(4, 4 * tokens);
+    stoker_formats::Counts {
+        tokens,
+        loss_tokens: tokens / 4,
+        images,
+        patches,
+    }
+}
+
+/// What a made-up pack of 8,192 tokens holds.
+pub(crate) fn pack(dice: &mut Dice) -> stoker_formats::Counts {
+    let mut pack = stoker_formats::Counts::default();
+    while pack.tokens < 7900 {
+        let next = sample(dice);
+        if pack.tokens + next.tokens <= 8192 {
+            pack.tokens += next.tokens;
+            pack.loss_tokens += next.loss_tokens;
+            pack.images += next.images;
+            pack.patches += next.patches;
+        }
+    }
+    pack
+}
