@@ -189,9 +189,9 @@ pub struct Batch {
     pub n_loss_tokens: u64,
     /// Tokens of the longest sample.
     pub max_seqlen: usize,
-    /// The units of the rows in order; none for a padding row.
+    /// The units of the rows in order; none for a padding row and for a dummy image.
     pub units: Vec<Option<Unit>>,
-    /// `file:line` of each row's record, if they were asked for; empty text for a padding row.
+    /// `file:line` of each row's record, if they were asked for; empty text for a row of no unit.
     pub sample_ids: Option<Vec<String>>,
 }
 

@@ -17,6 +17,7 @@ mod cache;
 mod cursor;
 mod deal;
 pub mod device;
+mod dummy;
 mod error;
 mod expand;
 mod files;

@@ -15,6 +15,7 @@ use crate::batch::{Batch, Tensor, schema};
 use crate::buffer::BufferPool;
 use crate::cursor::Resume;
 use crate::deal::deal;
+use crate::dummy;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::open_files::FileId;
@@ -43,6 +44,16 @@ pub(crate) struct Plan {
     pub(crate) pool: Arc<BufferPool>,
 }
 
+/// A global batch, and who reads what of it.
+pub(crate) struct Dealt {
+    pub(crate) batch: GlobalBatch,
+    pub(crate) assignment: Assignment,
+    /// Tokens of the global batch that take part in the loss.
+    n_loss_tokens: u64,
+    /// Whether this rank's micro-batches get a dummy image; empty where none is wanted.
+    dummies: Vec<bool>,
+}
+
 impl Plan {
     /// The same with another schedule.
     pub(crate) fn with(&self, schedule: Schedule) -> Self {
@@ -58,8 +69,8 @@ impl Plan {
         }
     }
 
-    /// The global batch at `at`, who reads what of it, and its tokens that take part in the loss.
-    pub(crate) fn deal(&self, at: Position) -> Result<(GlobalBatch, Assignment, u64)> {
+    /// Deals the global batch at `at`.
+    pub(crate) fn deal(&self, at: Position) -> Result<Dealt> {
         let batch = self.schedule.batch(at)?;
         let counts = batch.units.iter().map(|unit| match unit {
             Some(unit) => self.rows.counts(*unit),
@@ -69,7 +80,17 @@ impl Plan {
         let (world, placement) = (&self.world, &self.placement);
         let assignment = deal(&batch, &counts, world, placement, &self.dealing)?;
         let loss = counts.iter().map(|counts| u64::from(counts.loss_tokens));
-        Ok((batch, assignment, loss.sum()))
+        let dummies = if self.dealing.dummy_image {
+            dummy::wanted(&batch, &counts, &assignment, world)
+        } else {
+            Vec::new()
+        };
+        Ok(Dealt {
+            n_loss_tokens: loss.sum(),
+            dummies,
+            batch,
+            assignment,
+        })
     }
 }
 
@@ -83,6 +104,8 @@ pub(crate) struct Delivery {
 /// A micro-batch to make.
 pub(crate) struct Job {
     rows: Vec<RowPlan>,
+    /// Whether a dummy image comes after the rows.
+    dummy: bool,
     tensors: Vec<Tensor>,
     bytes: usize,
     epoch: u64,
@@ -96,7 +119,7 @@ pub(crate) struct Job {
 struct Ahead {
     at: Resume,
     /// The global batch at `at`, once it is needed.
-    current: Option<(GlobalBatch, Assignment, u64)>,
+    current: Option<Dealt>,
     failed: bool,
 }
 
@@ -147,16 +170,17 @@ impl BatchWork {
         let plan = &*self.plan;
         if ahead.current.is_none() {
             let dealt = plan.deal(ahead.at.at)?;
-            ahead.at.at = dealt.0.at;
-            check_local(plan, &dealt.1)?;
+            ahead.at.at = dealt.batch.at;
+            check_local(plan, &dealt.assignment)?;
             ahead.current = Some(dealt);
         }
-        let Some((batch, assignment, loss)) = &ahead.current else {
+        let Some(dealt) = &ahead.current else {
             return Err(Error::Internal("a planned batch"));
         };
+        let batch = &dealt.batch;
         let micro_batch = ahead.at.micro_batches_delivered;
         let size = plan.world.micro_batch_size() as usize;
-        let units = assignment.rank(plan.world.rank());
+        let units = dealt.assignment.rank(plan.world.rank());
         let units = units
             .get(micro_batch as usize * size..)
             .and_then(|units| units.get(..size))
@@ -165,11 +189,12 @@ impl BatchWork {
             .iter()
             .map(|unit| unit.map(|unit| planned(plan, unit)).transpose())
             .collect::<Result<_>>()?;
-        let (tensors, bytes) = schema(
-            &sizes(&rows, &plan.model),
-            plan.look.layout,
-            plan.look.pixels,
-        );
+        let dummy = dealt.dummies.get(micro_batch as usize) == Some(&true);
+        let mut sizes = sizes(&rows, &plan.model);
+        if dummy {
+            dummy::grow(&mut sizes, &plan.model);
+        }
+        let (tensors, bytes) = schema(&sizes, plan.look.layout, plan.look.pixels);
         let whole = micro_batch + 1 == plan.world.micro_batches();
         let after = if whole {
             Resume {
@@ -184,12 +209,13 @@ impl BatchWork {
         };
         let job = Job {
             rows,
+            dummy,
             tensors,
             bytes,
             epoch: batch.at.epoch,
             position: batch.at.position,
             micro_batch,
-            n_loss_tokens: *loss,
+            n_loss_tokens: dealt.n_loss_tokens,
             after,
         };
         ahead.at = after;
@@ -218,12 +244,19 @@ impl BatchWork {
             look: plan.look,
             reading: &reading,
         };
-        let made = maker.assemble(&job.rows, &job.tensors, &mut buffer, &mut scratch);
+        let made = maker.assemble(
+            &job.rows,
+            job.dummy,
+            &job.tensors,
+            &mut buffer,
+            &mut scratch,
+        );
         reading(None);
         let sample_ids = made?;
         plan.rows.counters.made(scratch.read, started.elapsed());
         let tokens = job.rows.iter().flatten();
-        let longest = tokens.map(|(_, entry)| entry.n_tokens as usize).max();
+        let tokens = tokens.map(|(_, entry)| entry.n_tokens as usize);
+        let longest = tokens.chain(job.dummy.then_some(dummy::TOKENS)).max();
         Ok(Delivery {
             batch: Batch {
                 tensors: job.tensors,
@@ -238,6 +271,7 @@ impl BatchWork {
                     .rows
                     .iter()
                     .map(|row| row.map(|(unit, _)| unit))
+                    .chain(job.dummy.then_some(None))
                     .collect(),
                 sample_ids,
             },
