@@ -40,6 +40,7 @@ pub(crate) struct Options {
     last: String,
     balance: String,
     modalities: String,
+    dummy_image: bool,
     placement: Option<Vec<Vec<(u32, u32)>>>,
     dtype: String,
     pack: Option<String>,
@@ -82,7 +83,7 @@ impl Options {
         options.dealing = Dealing {
             balance: choice(&self.balance)?,
             modalities: choice(&self.modalities)?,
-            dummy_image: false,
+            dummy_image: self.dummy_image,
         };
         if let Some(nodes) = self.placement {
             let held = |(cache, partition)| Held { cache, partition };

@@ -37,6 +37,8 @@ class Reader:
     balance             "cost": every rank gets about as many tokens and patches of a global batch; "none": samples are dealt
                         to ranks as they come
     modalities          "same": in each micro-step all ranks have at least one image or none has; "any": it does not matter
+    dummy_image         in a micro-step in which some rank has an image, a rank without gets one of one block, outside the
+                        loss, as a row or segment of its own: for jobs whose ranks must all run the vision tower
     placement           what each node holds, if not everything: a list for each node of partitions, or of pairs
                         (cache's place in the list, partition)
     device              where torch tensors go: "cpu", or "cuda:N"; on a GPU the next batch is copied while one is
@@ -81,6 +83,7 @@ class Reader:
         last: str = "drop",
         balance: str = "cost",
         modalities: str = "any",
+        dummy_image: bool = False,
         placement: Sequence[Iterable[int | tuple[int, int]]] | None = None,
         device: Any = "cpu",
         dtype: str = "float32",
@@ -120,6 +123,7 @@ class Reader:
             "last": last,
             "balance": balance,
             "modalities": modalities,
+            "dummy_image": dummy_image,
             "placement": _placed(placement),
             "dtype": dtype,
             "pack": pack,

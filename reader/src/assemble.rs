@@ -9,6 +9,7 @@ use stoker_formats::{IGNORED_LABEL, SampleEntry};
 
 use crate::batch::{Layout, Tensor};
 use crate::batch_plan::BatchPlan;
+use crate::dummy;
 use crate::error::{Error, Result};
 use crate::expand::{FloatTable, Pixels, expand_bytes};
 use crate::model::Model;
@@ -39,18 +40,18 @@ pub(crate) struct Scratch {
 }
 
 /// The parts of the buffer that belong to the tensors, in schema order.
-struct Parts<'a> {
-    pixels: &'a mut [u8],
-    grids: &'a mut [u8],
-    ids: &'a mut [u8],
-    labels: &'a mut [u8],
-    positions: &'a mut [u8],
+pub(crate) struct Parts<'a> {
+    pub(crate) pixels: &'a mut [u8],
+    pub(crate) grids: &'a mut [u8],
+    pub(crate) ids: &'a mut [u8],
+    pub(crate) labels: &'a mut [u8],
+    pub(crate) positions: &'a mut [u8],
     /// `attention_mask` or `cu_seqlens`.
-    last: &'a mut [u8],
+    pub(crate) last: &'a mut [u8],
     /// Values of one plane of `input_ids`.
-    plane: usize,
+    pub(crate) plane: usize,
     /// Values of one row.
-    length: usize,
+    pub(crate) length: usize,
 }
 
 fn parts<'a>(tensors: &[Tensor], buffer: &'a mut [u8]) -> Option<Parts<'a>> {
@@ -117,7 +118,7 @@ impl Out<'_> {
 }
 
 /// Writes `values` from value `at` on; as many as there are.
-fn put(into: &mut [u8], at: usize, values: impl Iterator<Item = i64>) {
+pub(crate) fn put(into: &mut [u8], at: usize, values: impl Iterator<Item = i64>) {
     let (words, _) = into.as_chunks_mut::<8>();
     if let Some(words) = words.get_mut(at..) {
         for (word, value) in words.iter_mut().zip(values) {
@@ -127,7 +128,7 @@ fn put(into: &mut [u8], at: usize, values: impl Iterator<Item = i64>) {
 }
 
 /// Writes `count` times `value` from value `at` on.
-fn fill(into: &mut [u8], at: usize, count: usize, value: i64) {
+pub(crate) fn fill(into: &mut [u8], at: usize, count: usize, value: i64) {
     put(into, at, std::iter::repeat_n(value, count));
 }
 
@@ -141,7 +142,7 @@ pub(crate) struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Reads the rows of a batch into `buffer`; returns the sample ids, if they are wanted.
+    /// Reads the rows of a batch, which may end with a dummy image, into `buffer`; returns the sample ids, if they are wanted.
     pub(crate) fn assemble(
         &self,
         plan: &BatchPlan,
@@ -189,6 +190,14 @@ impl Maker<'_> {
                 pad(&mut out.parts, at, end, model, look);
             }
             start = end;
+        }
+        if plan.dummy {
+            out.begin(start);
+            dummy::write(&mut out.parts, start, packed, model, look);
+            if let Some(ids) = &mut out.sample_ids {
+                ids.push(String::new());
+            }
+            start += dummy::TOKENS;
         }
         out.begin(start);
         (self.reading)(None);
@@ -334,7 +343,7 @@ fn text(parts: &mut Parts<'_>, at: usize, packed: bool, model: &Model, scratch: 
 }
 
 /// What fills a row up from value `from` to value `to`.
-fn pad(parts: &mut Parts<'_>, from: usize, to: usize, model: &Model, look: Look) {
+pub(crate) fn pad(parts: &mut Parts<'_>, from: usize, to: usize, model: &Model, look: Look) {
     let count = to - from;
     fill(parts.ids, from, count, i64::from(model.pad_token));
     fill(parts.labels, from, count, i64::from(IGNORED_LABEL));

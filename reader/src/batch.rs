@@ -196,9 +196,9 @@ pub struct Batch {
     pub tokens: usize,
     /// Tokens of the longest sample, or of the longest padding between two borders of `cu_seqlens`.
     pub max_seqlen: usize,
-    /// The units of the rows in order; none for a padding row.
+    /// The units of the rows in order; none for a padding row and for a dummy image.
     pub units: Vec<Option<Unit>>,
-    /// `file:line` of each sample's record in order, if they were asked for; empty text for padding. Packed batches have one for
+    /// `file:line` of each sample's record in order, if they were asked for; empty text for padding and dummy images. Packed batches have one for
     /// each segment of `cu_seqlens`, padded ones for each row.
     pub sample_ids: Option<Vec<String>>,
 }

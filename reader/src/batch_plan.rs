@@ -6,6 +6,7 @@
 use stoker_formats::{Counts, SampleEntry};
 
 use crate::batch::Sizes;
+use crate::dummy;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::rows::Rows;
@@ -31,12 +32,22 @@ pub(crate) struct BatchPlan {
     pub(crate) rows: Vec<RowPlan>,
     /// Of all rows, in order.
     pub(crate) samples: Vec<(Sample, SampleEntry)>,
+    /// Whether a dummy image comes after the rows.
+    pub(crate) dummy: bool,
 }
 
 impl BatchPlan {
-    /// The plan of `units` in order; none stands for a padding row.
-    pub(crate) fn new(units: &[Option<Unit>], rows: &Rows, model: &Model) -> Result<Self> {
-        let mut plan = Self::default();
+    /// The plan of `units` in order, none standing for a padding row, and a dummy image if it needs one.
+    pub(crate) fn new(
+        units: &[Option<Unit>],
+        dummy: bool,
+        rows: &Rows,
+        model: &Model,
+    ) -> Result<Self> {
+        let mut plan = Self {
+            dummy,
+            ..Self::default()
+        };
         for unit in units {
             let (before, mut filled) = (plan.samples.len(), 0);
             if let Some(unit) = unit {
@@ -93,14 +104,24 @@ impl BatchPlan {
     pub(crate) fn sizes(&self, model: &Model) -> Sizes {
         let entries = || self.samples.iter().map(|(_, entry)| entry);
         let padded = self.rows.iter().filter(|row| row.filled < row.length);
-        Sizes {
+        let mut sizes = Sizes {
             lengths: self.rows.iter().map(|row| row.length).collect(),
             segments: self.samples.len() + padded.count(),
             images: entries().map(|entry| entry.n_images as usize).sum(),
             patches: entries().map(|entry| entry.n_patches as usize).sum(),
             patch_bytes: model.patch_bytes(),
             temporal: model.temporal_patch_size,
+        };
+        if self.dummy {
+            dummy::grow(&mut sizes, model);
         }
+        sizes
+    }
+
+    /// The units of the rows; none for padding and for a dummy image.
+    pub(crate) fn units(&self) -> Vec<Option<Unit>> {
+        let units = self.rows.iter().map(|row| row.unit);
+        units.chain(self.dummy.then_some(None)).collect()
     }
 
     /// Tokens of the longest segment: a sample, or the padding of a row.
@@ -108,7 +129,8 @@ impl BatchPlan {
         let samples = self.samples.iter();
         let samples = samples.map(|(_, entry)| entry.n_tokens as usize);
         let padding = self.rows.iter().map(|row| row.length - row.filled);
-        samples.chain(padding).max().unwrap_or(0)
+        let dummy = self.dummy.then_some(dummy::TOKENS);
+        samples.chain(padding).chain(dummy).max().unwrap_or(0)
     }
 }
 

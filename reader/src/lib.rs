@@ -22,6 +22,7 @@ pub mod device;
 mod device_batch;
 #[cfg(feature = "cuda")]
 mod device_reader;
+mod dummy;
 mod error;
 mod expand;
 mod files;

@@ -26,6 +26,8 @@ pub struct Model {
     pub temporal_patch_size: usize,
     /// The rule of positions.
     pub mrope: Mrope,
+    /// The token before the pads of an image.
+    pub vision_start: Option<i32>,
     /// The token that fills rows up.
     pub pad_token: i32,
     /// What the bytes of patches become; none if the cache has no image.
@@ -76,6 +78,7 @@ impl Model {
                 image_pad: needed("/text/special/image_pad")?,
                 merge_size: needed("/image/merge_size")?,
             },
+            vision_start: number("/text/special/vision_start"),
             // Padded places are masked: without a token of its own, any will do.
             pad_token: number("/text/special/endoftext").unwrap_or(0),
             float_table: float_table(files)?,
@@ -123,6 +126,7 @@ impl Model {
         } else if self.mrope.merge_size != other.mrope.merge_size {
             Some("merge size")
         } else if self.mrope.image_pad != other.mrope.image_pad
+            || self.vision_start != other.vision_start
             || self.pad_token != other.pad_token
             || self.tokenizer != other.tokenizer
         {

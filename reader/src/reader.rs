@@ -129,6 +129,16 @@ impl Reader {
         }
         let memory = memory::limit();
         let model = Model::of_all(&caches)?;
+        if let (true, None, Some(first)) = (
+            options.dealing.dummy_image,
+            model.vision_start,
+            caches.first(),
+        ) {
+            return Err(Error::Recipe {
+                root: first.root().to_path_buf(),
+                field: "/text/special/vision_start",
+            });
+        }
         let counters = Arc::new(Counters::default());
         let shard_bytes: u64 = caches.iter().map(|files| shard_bytes(files)).sum();
         let read = caches
@@ -176,7 +186,7 @@ impl Reader {
             let batch = plan.schedule.outline(at)?;
             let any = plan.dealing.modalities == Modalities::Any;
             if !any || assign(&batch, &plan.world, &plan.placement).remote() > 0 {
-                check_local(&plan, &plan.deal(at)?.1)?;
+                check_local(&plan, &plan.deal(at)?.assignment)?;
             }
             at = batch.next;
         }

@@ -16,6 +16,7 @@ use crate::batch_plan::{BatchPlan, is_here};
 use crate::buffer::BufferPool;
 use crate::cursor::Resume;
 use crate::deal::deal;
+use crate::dummy;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::open_files::FileId;
@@ -44,6 +45,16 @@ pub(crate) struct Plan {
     pub(crate) pool: Arc<BufferPool>,
 }
 
+/// A global batch, and who reads what of it.
+pub(crate) struct Dealt {
+    pub(crate) batch: GlobalBatch,
+    pub(crate) assignment: Assignment,
+    /// Tokens of the global batch that take part in the loss.
+    n_loss_tokens: u64,
+    /// Whether this rank's micro-batches get a dummy image; empty where none is wanted.
+    dummies: Vec<bool>,
+}
+
 impl Plan {
     /// The same with another schedule.
     pub(crate) fn with(&self, schedule: Schedule) -> Self {
@@ -59,8 +70,8 @@ impl Plan {
         }
     }
 
-    /// The global batch at `at`, who reads what of it, and its tokens that take part in the loss.
-    pub(crate) fn deal(&self, at: Position) -> Result<(GlobalBatch, Assignment, u64)> {
+    /// Deals the global batch at `at`.
+    pub(crate) fn deal(&self, at: Position) -> Result<Dealt> {
         let batch = self.schedule.batch(at)?;
         let counts = batch.units.iter().map(|unit| match unit {
             Some(unit) => self.rows.counts(*unit),
@@ -70,7 +81,17 @@ impl Plan {
         let (world, placement) = (&self.world, &self.placement);
         let assignment = deal(&batch, &counts, world, placement, &self.dealing)?;
         let loss = counts.iter().map(|counts| u64::from(counts.loss_tokens));
-        Ok((batch, assignment, loss.sum()))
+        let dummies = if self.dealing.dummy_image {
+            dummy::wanted(&batch, &counts, &assignment, world)
+        } else {
+            Vec::new()
+        };
+        Ok(Dealt {
+            n_loss_tokens: loss.sum(),
+            dummies,
+            batch,
+            assignment,
+        })
     }
 }
 
@@ -97,7 +118,7 @@ pub(crate) struct Job {
 struct Ahead {
     at: Resume,
     /// The global batch at `at`, once it is needed.
-    current: Option<(GlobalBatch, Assignment, u64)>,
+    current: Option<Dealt>,
     failed: bool,
 }
 
@@ -148,21 +169,23 @@ impl BatchWork {
         let plan = &*self.plan;
         if ahead.current.is_none() {
             let dealt = plan.deal(ahead.at.at)?;
-            ahead.at.at = dealt.0.at;
-            check_local(plan, &dealt.1)?;
+            ahead.at.at = dealt.batch.at;
+            check_local(plan, &dealt.assignment)?;
             ahead.current = Some(dealt);
         }
-        let Some((batch, assignment, loss)) = &ahead.current else {
+        let Some(dealt) = &ahead.current else {
             return Err(Error::Internal("a planned batch"));
         };
+        let batch = &dealt.batch;
         let micro_batch = ahead.at.micro_batches_delivered;
         let size = plan.world.micro_batch_size() as usize;
-        let units = assignment.rank(plan.world.rank());
+        let units = dealt.assignment.rank(plan.world.rank());
         let units = units
             .get(micro_batch as usize * size..)
             .and_then(|units| units.get(..size))
             .ok_or(Error::Internal("a planned micro-batch"))?;
-        let made_of = BatchPlan::new(units, &plan.rows, &plan.model)?;
+        let dummy = dealt.dummies.get(micro_batch as usize) == Some(&true);
+        let made_of = BatchPlan::new(units, dummy, &plan.rows, &plan.model)?;
         let sizes = made_of.sizes(&plan.model);
         let (tensors, bytes) = schema(&sizes, plan.look.layout, plan.look.pixels);
         let whole = micro_batch + 1 == plan.world.micro_batches();
@@ -184,7 +207,7 @@ impl BatchWork {
             epoch: batch.at.epoch,
             position: batch.at.position,
             micro_batch,
-            n_loss_tokens: *loss,
+            n_loss_tokens: dealt.n_loss_tokens,
             after,
         };
         ahead.at = after;
@@ -228,7 +251,7 @@ impl BatchWork {
                 n_loss_tokens: job.n_loss_tokens,
                 tokens: job.plan.rows.iter().map(|row| row.filled).sum(),
                 max_seqlen: job.plan.longest(),
-                units: job.plan.rows.iter().map(|row| row.unit).collect(),
+                units: job.plan.units(),
                 sample_ids,
             },
             after: job.after,

@@ -22,6 +22,8 @@ pub const IMAGE_PLAN: PlanId = PlanId([0x11; 16]);
 pub const TEXT_PLAN: PlanId = PlanId([0x22; 16]);
 /// The token that stands for four patches.
 pub const PAD: i32 = 3;
+/// The token before an image.
+pub const START: i32 = 1;
 /// The words of the tokenizer; a word's place is its id.
 pub const WORDS: [&str; 12] = [
     "<unk>",
@@ -138,7 +140,7 @@ fn sample(line: u64, row: u64, images: Vec<u32>, rows: &[ImageData]) -> SampleDa
 pub fn recipe() -> Value {
     json!({
         "image": {"family": "qwen3_vl", "profile": "tv_path", "patch_size": 16, "merge_size": 2, "temporal_patch_size": 2},
-        "text": {"family": "qwen3_vl", "merge_size": 2, "special": {"image_pad": PAD}},
+        "text": {"family": "qwen3_vl", "merge_size": 2, "special": {"image_pad": PAD, "vision_start": START}},
         "seed": 7,
     })
 }

@@ -238,6 +238,17 @@ fn looking_at_caches() {
     scene.check("verify_deep", &scene.on_cache("verify").args(["--deep"]));
     scene.check("verify_json", &scene.on_cache("verify").args(["--json"]));
     scene.check("stats", &scene.on_cache("stats"));
+    let predicted = |args: &[&str]| scene.on_cache("stats").args(["--balance"]).args(args);
+    let even = ["--ranks", "2", "--batch-size", "8"];
+    scene.check("stats_balance", &predicted(&even));
+    scene.check(
+        "stats_balance_json",
+        &predicted(&even).args(["--nodes", "2", "--json"]),
+    );
+    scene.check(
+        "stats_balance_odd",
+        &predicted(&["--ranks", "3", "--batch-size", "8"]),
+    );
     scene.check("inspect", &scene.on_cache("inspect"));
     scene.check(
         "inspect_row",

@@ -203,6 +203,26 @@ pub(crate) struct InspectArgs {
 pub(crate) struct StatsArgs {
     /// The cache's folder
     pub(crate) cache: PathBuf,
+    /// Predict instead how even tokens and patches are over the ranks of a run
+    #[arg(long, requires = "ranks")]
+    pub(crate) balance: bool,
+    /// Data-parallel ranks, for --balance
+    #[arg(long, default_value_t = 1, value_name = "R", requires = "balance")]
+    pub(crate) ranks: u32,
+    /// Samples of a global batch over all ranks, for --balance; by default 8 a rank
+    #[arg(long, value_name = "B", requires = "balance")]
+    pub(crate) batch_size: Option<u32>,
+    /// Nodes that the ranks are spread over, each with its share of partitions, for --balance
+    #[arg(long, default_value_t = 1, value_name = "K", requires = "balance")]
+    pub(crate) nodes: u32,
+    /// The split, for --balance
+    #[arg(
+        long,
+        default_value = "train",
+        value_name = "NAME",
+        requires = "balance"
+    )]
+    pub(crate) split: String,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

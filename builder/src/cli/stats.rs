@@ -1,11 +1,33 @@
-//! `stoker stats`: distributions as text or JSON.
+//! `stoker stats`: distributions, or how even ranks would be, as text or JSON.
 
 use super::args::StatsArgs;
 use super::{DONE, printer};
 use crate::error::Result;
-use crate::stats;
+use crate::stats::{self, BalanceOptions};
+
+/// Units of a rank in a global batch, if nothing is said.
+const UNITS_OF_A_RANK: u32 = 8;
 
 pub(super) fn run(args: &StatsArgs) -> Result<u8> {
+    if args.balance {
+        let balance = stats::balance(
+            &args.cache,
+            &BalanceOptions {
+                split: args.split.clone(),
+                ranks: args.ranks,
+                nodes: args.nodes,
+                batch_size: args
+                    .batch_size
+                    .unwrap_or_else(|| args.ranks.saturating_mul(UNITS_OF_A_RANK)),
+            },
+        )?;
+        if args.json {
+            printer::json(&balance)?;
+        } else {
+            printer::data(&balance.to_text())?;
+        }
+        return Ok(DONE);
+    }
     let stats = stats::stats(&args.cache)?;
     if args.json {
         printer::json(&stats)?;

@@ -3,6 +3,7 @@
 //! Owns the counting. Reads no shard but for the ids of the heaviest samples. Invariant: memory follows the number of
 //! distinct values and one partition's indexes, not the number of samples.
 
+mod balance;
 mod bytes;
 mod distribution;
 mod heaviest;
@@ -19,6 +20,7 @@ use stoker_reader::CacheFiles;
 use crate::error::Result;
 use crate::inspect::{PackSummary, pack_tables};
 use crate::verify::table_rows::reject_counts;
+pub use balance::{BalanceOptions, BalanceStats, Dealt, Unevenness, balance};
 use bytes::Bytes;
 use distribution::Counts;
 pub use distribution::{Bin, Distribution};

@@ -1,0 +1,154 @@
+//! Dummy images: every rank has an image where one has, and nothing else of a batch changes.
+
+#[path = "../../tests/src/synthetic.rs"]
+#[allow(unreachable_pub, dead_code, reason = "the tests crate owns it")]
+mod synthetic;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use stoker_reader::{Batch, Dealing, Layout, Modalities, Pixels, Reader, ReaderOptions, Step};
+
+const RANKS: u32 = 4;
+
+/// The batches that each rank gets in an epoch.
+fn epochs(path: &Path, change: impl Fn(&mut ReaderOptions)) -> Vec<Vec<Batch>> {
+    let of_rank = |rank| {
+        let mut options = ReaderOptions::new(path, 8);
+        options.world.micro_batch_size = 1;
+        options.world.world_size = RANKS;
+        options.world.rank = rank;
+        options.layout = Layout::Padded { multiple_of: 4 };
+        options.pixels = Pixels::U8;
+        change(&mut options);
+        let mut reader = Reader::open(options).unwrap();
+        let mut batches = Vec::new();
+        while let Step::Batch(batch) = reader.next_batch(None).unwrap() {
+            batches.push(batch);
+        }
+        batches
+    };
+    (0..RANKS).map(of_rank).collect()
+}
+
+fn values<'a>(batch: &'a Batch, name: &str) -> (&'a [usize], Vec<i64>) {
+    let tensor = batch.tensor(name).unwrap();
+    let (words, _) = batch.bytes(tensor).as_chunks::<8>();
+    let values = words.iter().map(|word| i64::from_le_bytes(*word));
+    (&tensor.shape, values.collect())
+}
+
+fn images(batch: &Batch) -> usize {
+    values(batch, "image_grid_thw").0[0]
+}
+
+fn bytes<'a>(batch: &'a Batch, name: &str) -> &'a [u8] {
+    batch.bytes(batch.tensor(name).unwrap())
+}
+
+/// A padded batch with a dummy is `plain`, wider perhaps, and one row more.
+fn check_padded(with: &Batch, plain: &Batch) {
+    assert_eq!(with.units[..], [plain.units.clone(), vec![None]].concat());
+    let ((shape, found), (narrow, expected)) =
+        (values(with, "input_ids"), values(plain, "input_ids"));
+    let (width, rows) = (shape[1], narrow[0]);
+    assert_eq!((shape[0], width), (rows + 1, narrow[1].max(4)));
+    for row in 0..rows {
+        assert_eq!(
+            found[row * width..][..narrow[1]],
+            expected[row * narrow[1]..][..narrow[1]]
+        );
+    }
+    let last = |name| values(with, name).1[rows * width..][..width].to_vec();
+    assert_eq!(
+        last("input_ids")[..2],
+        [i64::from(synthetic::START), i64::from(synthetic::PAD)]
+    );
+    assert!(last("labels").iter().all(|label| *label == -100));
+    assert_eq!(last("attention_mask")[..3], [1, 1, 0]);
+    let positions = values(with, "position_ids").1;
+    for axis in 0..3 {
+        assert_eq!(positions[(axis * (rows + 1) + rows) * width..][..2], [0, 1]);
+    }
+}
+
+#[test]
+fn every_rank_has_an_image_where_one_has_and_the_rest_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = synthetic::content_of(&[40, 31, 37]);
+    synthetic::write(folder.path(), &content, &synthetic::opaque_tables());
+    let path = folder.path();
+    for modalities in [Modalities::Any, Modalities::Same] {
+        let dealing = |dummy_image| Dealing {
+            modalities,
+            dummy_image,
+            ..Dealing::default()
+        };
+        let with = epochs(path, |options| options.dealing = dealing(true));
+        let (mut dummies, mut steps, mut text_steps) = (0, 0, 0);
+        for step in 0..with[0].len() {
+            let each: Vec<&Batch> = with.iter().map(|batches| &batches[step]).collect();
+            let counts: Vec<usize> = each.iter().map(|batch| images(batch)).collect();
+            assert!(
+                counts.iter().all(|count| (*count == 0) == (counts[0] == 0)),
+                "{counts:?}"
+            );
+            assert!(
+                each.iter()
+                    .all(|batch| batch.n_loss_tokens == each[0].n_loss_tokens)
+            );
+            text_steps += usize::from(counts[0] == 0);
+            dummies += each.iter().filter(|batch| batch.units.len() == 2).count();
+            steps += each.len();
+        }
+        assert!(dummies > 0 && dummies < steps / 2, "{dummies} of {steps}");
+        if modalities == Modalities::Same {
+            assert!(text_steps > 0);
+            continue;
+        }
+        let plain = epochs(path, |options| options.dealing = dealing(false));
+        let packed = |dummy_image| {
+            epochs(path, |options| {
+                options.dealing = dealing(dummy_image);
+                options.layout = Layout::Packed;
+                options.pixels = Pixels::F32;
+            })
+        };
+        for (batch, plain) in with.iter().flatten().zip(plain.iter().flatten()) {
+            if batch.units.len() == 1 {
+                for tensor in plain.tensors() {
+                    assert_eq!(bytes(batch, tensor.name), bytes(plain, tensor.name));
+                }
+                continue;
+            }
+            check_padded(batch, plain);
+            assert_eq!(values(batch, "image_grid_thw").1, [1, 2, 2]);
+            assert!(bytes(batch, "pixel_values").iter().all(|value| *value == 0));
+            assert_eq!(batch.tensor("pixel_values").unwrap().shape[0], 4);
+        }
+        let (with, plain) = (packed(true), packed(false));
+        for (batch, plain) in with.iter().flatten().zip(plain.iter().flatten()) {
+            let tokens = values(plain, "input_ids").0[1];
+            let bounds = |batch: &Batch| -> Vec<i32> {
+                let (words, _) = bytes(batch, "cu_seqlens").as_chunks::<4>();
+                words.iter().map(|word| i32::from_le_bytes(*word)).collect()
+            };
+            let mut expected = bounds(plain);
+            if batch.units.len() == 2 {
+                expected.push(tokens as i32 + 2);
+                let labels = values(batch, "labels").1;
+                assert_eq!(labels[..tokens], values(plain, "labels").1);
+                assert_eq!(labels[tokens..], [-100, -100]);
+                let positions = values(batch, "position_ids").1;
+                for axis in 0..4 {
+                    assert_eq!(positions[axis * (tokens + 2) + tokens..][..2], [0, 1]);
+                }
+                let (words, _) = bytes(batch, "pixel_values").as_chunks::<4>();
+                // What a byte of 0 becomes in each of three channels.
+                let black: BTreeSet<[u8; 4]> = words.iter().copied().collect();
+                assert!(words.len() == 4 * 1536 && black.len() <= 3, "{black:?}");
+            }
+            assert_eq!(bounds(batch), expected);
+        }
+    }
+}
