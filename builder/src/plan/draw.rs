@@ -22,7 +22,10 @@ pub(super) fn draw(
         return ranges;
     }
     let mut bundles = Bundles::new(order.len(), images, pictures);
-    let mut left: Vec<u32> = ranges[1..].iter().map(|range| range.end - range.start).collect();
+    let mut left: Vec<u32> = ranges[1..]
+        .iter()
+        .map(|range| range.end - range.start)
+        .collect();
     // The split of each bundle: none yet, or its place among the ranges.
     let mut split_of: Vec<Option<usize>> = vec![None; order.len()];
     for group in order.iter().rev() {
@@ -135,7 +138,10 @@ mod tests {
                 ranges.iter().position(|range| range.contains(&at)).unwrap()
             };
             assert!([9, 2].iter().all(|group| split_of(*group) == split_of(4)));
-            assert!((10..20).all(|group| split_of(group) == 0), "half fits into no share");
+            assert!(
+                (10..20).all(|group| split_of(group) == 0),
+                "half fits into no share"
+            );
             assert!(ranges[1].len() <= 2 && ranges[2].len() <= 4, "{ranges:?}");
             let mut all = order.clone();
             all.sort_unstable();

@@ -44,7 +44,9 @@ pub(crate) fn image_plan_id(plan: &Plan, recipe: &impl Serialize) -> Result<Plan
 /// The keys of a partition's images, in plan order.
 fn keys(plan: &Plan, partition: u32) -> Vec<[u8; 16]> {
     let images = plan.partition_images(partition);
-    let keys = images.iter().map(|image| plan.images[*image as usize].key.0);
+    let keys = images
+        .iter()
+        .map(|image| plan.images[*image as usize].key.0);
     keys.collect()
 }
 
