@@ -10,12 +10,13 @@ from pathlib import Path
 
 import kernels
 import measure
+import memory
 import plan
 import remote
 import text
 import throughput
 
-PARTS = {"throughput": throughput, "kernels": kernels, "plan": plan, "text": text, "remote": remote}
+PARTS = {"throughput": throughput, "kernels": kernels, "plan": plan, "memory": memory, "text": text, "remote": remote}
 
 
 class Context:
