@@ -5,6 +5,8 @@ The build keeps to one core and the server to another, so that the server's own 
 
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import corpus
 import measure
@@ -17,7 +19,7 @@ FLOOR_SHARE = 0.10
 
 def run(ctx):
     """Local and remote take turns. The first line of the server names its endpoint and its two keys."""
-    if ctx.stoker is None or ctx.s3_server is None:
+    if ctx.stoker is None:
         return
     corpus.write_pictures(ctx.work / "pictures", ctx.wheels)
     _, _, _, count, max_pixels = corpus.SIZES[SIZE]
@@ -25,7 +27,7 @@ def run(ctx):
     # The server shows the folders below its root as buckets.
     root = ctx.work / "buckets"
     records = corpus.write_records(root / "bench" / str(count), ctx.work / "pictures" / SIZE, count)
-    server = subprocess.Popen([str(ctx.s3_server), str(root), str(DELAY_MS)], stdin=subprocess.PIPE,
+    server = subprocess.Popen([sys.executable, Path(__file__).with_name("server.py"), str(root), str(DELAY_MS)],
                               stdout=subprocess.PIPE, text=True, preexec_fn=measure.pin(-1))
     try:
         endpoint, key, secret = server.stdout.readline().split()
