@@ -16,7 +16,7 @@ use crate::corpus::{Corpus, chat};
 use crate::strace::{CHANGING, Call, Point, failed_at, points, trace};
 
 /// In CI every so many points are tried; `STOKER_CRASH_EVERY=1` tries all.
-const EVERY: usize = 5;
+const EVERY: usize = 8;
 
 /// Calls that are traced and injected into.
 const CALLS: [&str; 2] = ["openat", "close"];
@@ -66,15 +66,21 @@ impl Scene {
         self.corpus.build(output)
     }
 
-    /// The points of calls with these names that change the output, thinned out for CI.
+    /// The points of calls with these names that change the output.
     #[must_use]
-    pub fn points(&self, names: &[&str]) -> Vec<Point> {
-        let all: BTreeSet<Point> = points(&self.calls, &self.output)
+    pub fn all_points(&self, names: &[&str]) -> BTreeSet<Point> {
+        points(&self.calls, &self.output)
             .into_iter()
             .filter(|point| names.contains(&point.call.as_str()))
-            .collect();
+            .collect()
+    }
+
+    /// The same, thinned out for CI.
+    #[must_use]
+    pub fn points(&self, names: &[&str]) -> Vec<Point> {
         let every = every();
-        all.into_iter()
+        self.all_points(names)
+            .into_iter()
             .enumerate()
             .filter(|(at, _)| at % every == 0)
             .map(|(_, point)| point)

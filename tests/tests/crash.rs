@@ -8,38 +8,55 @@ use stoker_tests::crash::Scene;
 use stoker_tests::strace::Call;
 
 /// Records of the small build.
-const RECORDS: usize = 12;
+const RECORDS: usize = 36;
+
+/// Instants that promise A1 asks for; the tests below die at every eighth of them, or at all (`STOKER_CRASH_EVERY=1`).
+const POINTS_MIN: usize = 300;
+
+const WRITES: [&str; 3] = ["write", "pwrite64", "ftruncate"];
+const SYNCS: [&str; 3] = ["fsync", "fdatasync", "fchmod"];
+const NAMES: [&str; 6] = [
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "rmdir",
+];
+const CREATIONS: [&str; 3] = ["openat", "mkdir", "mkdirat"];
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the count is what promise A1 names")]
+fn there_are_enough_points_to_die_at() {
+    let scene = Scene::new(RECORDS);
+    let counts =
+        [&WRITES[..], &SYNCS, &NAMES, &CREATIONS].map(|names| scene.all_points(names).len());
+    let all: usize = counts.iter().sum();
+    println!("{all} points: writes, syncs, names, creations are {counts:?}");
+    assert!(all >= POINTS_MIN, "{counts:?}");
+}
 
 #[test]
 fn killed_at_writes() {
-    let scene = Scene::new(RECORDS);
-    let kills = scene.kill_at_each(&["write", "pwrite64", "ftruncate"]);
+    let kills = Scene::new(RECORDS).kill_at_each(&WRITES);
     assert!(kills >= 4, "{kills}");
 }
 
 #[test]
 fn killed_at_syncs() {
-    let kills = Scene::new(RECORDS).kill_at_each(&["fsync", "fdatasync", "fchmod"]);
+    let kills = Scene::new(RECORDS).kill_at_each(&SYNCS);
     assert!(kills >= 10, "{kills}");
 }
 
 #[test]
 fn killed_at_renames_and_removals() {
-    let names = [
-        "rename",
-        "renameat",
-        "renameat2",
-        "unlink",
-        "unlinkat",
-        "rmdir",
-    ];
-    let kills = Scene::new(RECORDS).kill_at_each(&names);
+    let kills = Scene::new(RECORDS).kill_at_each(&NAMES);
     assert!(kills >= 4, "{kills}");
 }
 
 #[test]
 fn killed_at_creations() {
-    let kills = Scene::new(RECORDS).kill_at_each(&["openat", "mkdir", "mkdirat"]);
+    let kills = Scene::new(RECORDS).kill_at_each(&CREATIONS);
     assert!(kills >= 4, "{kills}");
 }
 
@@ -84,8 +101,8 @@ fn failed_calls_stop_the_build_and_harm_nothing() {
     assert!(failures >= 20, "{failures}");
 }
 
-/// The order of calls that a power cut needs: a file is synced before its rename, its folder after it,
-/// a shard before its receipt, and everything before the manifest.
+/// The order of calls that a power cut needs: a file is synced before its rename, its folder after it and before the
+/// next file of the same thread (a shard's receipt), and everything before the manifest.
 #[test]
 fn durable_in_the_right_order() {
     let scene = Scene::new(RECORDS);
@@ -132,8 +149,9 @@ fn durable_in_the_right_order() {
         );
         let next = renames
             .iter()
-            .map(|(next, _, _)| next.begin)
-            .find(|next| *next > call.end);
+            .map(|(next, _, _)| next)
+            .find(|next| next.thread == call.thread && next.begin > call.end)
+            .map(|next| next.begin);
         assert!(
             next.is_none_or(|next| after.end < next),
             "{name}: the next file came first"

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use stoker_formats::Folder;
 use stoker_tests::cache::{assert_same, committed, files, table};
-use stoker_tests::command::Run;
+use stoker_tests::command::{Run, faulty_binary};
 use stoker_tests::corpus::{Corpus, chat, image_name, model, png_of, vqa};
 use stoker_tests::s3::{ACCESS_KEY, Fault, Faults, Proxy, SECRET_KEY, Server};
 use stoker_tests::strace::trace;
@@ -32,7 +32,7 @@ fn surroundings_reach_no_byte() {
     let from_data = corpus
         .build_of(&[".".into()], Path::new("../../other place"))
         .folder(&data);
-    let variants: [(&str, Run); 10] = [
+    let variants: [(&str, Run); 11] = [
         ("2 threads", build().with("--threads", "2")),
         ("4 threads", build().with("--threads", "4")),
         (
@@ -56,6 +56,7 @@ fn surroundings_reach_no_byte() {
             corpus.build_of(&[data.join("*.jsonl"), data.join("sub/c.jsonl")], &other),
         ),
         ("json and prune", build().args(["--json", "--prune"])),
+        ("the unoptimised program", build().by(faulty_binary())),
     ];
     for (what, run) in variants {
         let _ = run.end().expect_code(0);

@@ -270,6 +270,28 @@ fn the_standard_chain_is_used() {
 }
 
 #[test]
+fn missing_credentials_are_said_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start_public(folder.path()).unwrap();
+    let named = [
+        ("AWS_ENDPOINT_URL", server.endpoint()),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "/nonexistent/token".into()),
+        ("AWS_ROLE_ARN", "arn:aws:iam::000000000000:role/none".into()),
+    ];
+    let named: Vec<(&str, &str)> = named
+        .iter()
+        .map(|(key, value)| (*key, value.as_str()))
+        .collect();
+    let (_, text) = in_child("child_fetches", &named);
+    assert!(text.contains("no credentials could be loaded"), "{text}");
+    assert!(
+        text.contains("tries: 1") && text.contains("AWS_PROFILE"),
+        "{text}"
+    );
+    assert_eq!(server.image_gets(), 0);
+}
+
+#[test]
 fn secrets_never_show() {
     let secrets = [
         ("AWS_ACCESS_KEY_ID", "CANARYKEY00000000001"),

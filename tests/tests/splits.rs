@@ -26,8 +26,8 @@ fn record(images: &[usize], number: usize) -> Value {
 
 struct Case {
     corpus: Corpus,
-    /// The first image of every record, by sample id.
-    first: BTreeMap<String, Option<usize>>,
+    /// The images of every record, by sample id.
+    images: BTreeMap<String, Vec<usize>>,
     unusable: BTreeSet<String>,
 }
 
@@ -49,10 +49,7 @@ impl Case {
         let bad = |images: &Vec<usize>| images.iter().any(|image| *image >= IMAGES);
         Self {
             corpus,
-            first: (0..)
-                .map(name)
-                .zip(records.iter().map(|images| images.first().copied()))
-                .collect(),
+            images: (0..).map(name).zip(records.iter().cloned()).collect(),
             unusable: (0..)
                 .map(name)
                 .zip(records)
@@ -71,7 +68,7 @@ impl Case {
             .collect();
         let mut all: Vec<&String> = by_split.values().flatten().chain(&rejects).collect();
         all.sort();
-        let mut expected: Vec<&String> = self.first.keys().collect();
+        let mut expected: Vec<&String> = self.images.keys().collect();
         expected.sort();
         assert_eq!(all, expected, "every record once");
         assert_eq!(
@@ -81,9 +78,9 @@ impl Case {
         let mut split_of: BTreeMap<usize, &String> = BTreeMap::new();
         for (split, ids) in &by_split {
             for id in ids {
-                if let Some(image) = self.first[id] {
-                    let other = split_of.entry(image).or_insert(split);
-                    assert_eq!(*other, split, "first image {image} stands in two splits");
+                for image in &self.images[id] {
+                    let other = split_of.entry(*image).or_insert(split);
+                    assert_eq!(*other, split, "image {image} stands in two splits");
                 }
             }
         }
@@ -141,6 +138,21 @@ fn shares_are_kept_by_first_images() {
     assert_eq!(report["splits"][0]["samples"], 80);
     assert_eq!(report["splits"][1]["name"], "val");
     assert_eq!(report["splits"][1]["samples"], 20);
+}
+
+#[test]
+fn who_shares_a_second_picture_is_drawn_together() {
+    // Four pairs of records; the second picture of both is the same.
+    let records: Vec<Vec<usize>> = (0..8).map(|at| vec![at, 8 + at / 2]).collect();
+    let case = Case::new(&records);
+    let output = case.corpus.output("cache");
+    let run = case
+        .corpus
+        .build(&output)
+        .args(["--schema", "swift", "--split", "val=25%", "--json"]);
+    let report = run.end().expect_code(0).json();
+    case.check(&output, 2);
+    assert_eq!(report["splits"][1]["samples"], 2);
 }
 
 #[test]

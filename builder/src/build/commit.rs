@@ -1,6 +1,7 @@
-//! The commit: indexes and tables put together from the receipts, then the manifest, then the tidying.
+//! The commit: indexes and tables put together from the receipts, partition by partition as they are done, then the
+//! manifest, then the tidying.
 //!
-//! Memory is one partition's receipts. Invariant: the manifest is replaced after everything it names is
+//! Memory is one partition's receipts and a part of the tables. Invariant: the manifest is replaced after everything it names is
 //! durable; only files that this program names are ever removed.
 
 use std::path::Path;
@@ -10,9 +11,9 @@ use stoker_formats::tables::{
     ProvenanceKind, ProvenanceRow, RejectTableRow, SampleTableRow, TableRow, TableWriter,
 };
 use stoker_formats::{
-    ContentHash, FileEntry, FileName, Folder, InputEntry, MANIFEST_NAME, Manifest, Partition,
-    PartitionFiles, SplitEntry, TableKind, Tables, VERSION, Written, fingerprint,
-    write_image_index, write_sample_index,
+    ContentHash, FileEntry, FileName, Folder, ImageEntry, InputEntry, MANIFEST_NAME, Manifest,
+    Partition, PartitionFiles, SampleEntry, SplitEntry, TableKind, Tables, VERSION, Written,
+    fingerprint, write_image_index, write_sample_index,
 };
 
 use super::context::Context;
@@ -23,6 +24,7 @@ use super::tidy;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
 use crate::pack::store;
+use crate::plan::PlannedFile;
 use crate::publish::Pending;
 
 /// What the manifest says of its maker. Byte identity is promised for one release.
@@ -36,21 +38,29 @@ pub(crate) struct Making<'a> {
     pub(crate) prune: bool,
 }
 
-/// Commits the cache: every partition must be complete.
-pub(crate) fn commit(context: &Context, making: &Making<'_>) -> Result<Committed> {
-    let plan = &context.plan;
-    context
-        .progress
-        .phase("commit", u64::from(plan.deal.partitions()));
-    let mut tables = OpenTables::new(context)?;
-    let mut committed = Committed {
-        records: plan.records(),
-        ..Committed::default()
-    };
-    let mut partitions = Vec::new();
-    let mut splits = Vec::new();
-    for split in &plan.deal.splits {
-        let mut entry = SplitEntry {
+/// A partition whose rows are all on disk, and its receipts.
+pub(crate) struct Done<'a> {
+    pub(crate) partition: u32,
+    /// Its images and records in plan order: what items of receipts count.
+    pub(crate) image_items: &'a [u32],
+    pub(crate) images: &'a ImageReceipts,
+    pub(crate) records: &'a [u32],
+    pub(crate) samples: &'a SampleReceipts,
+}
+
+/// A commit in the making: partition after partition, then [`finish`](Self::finish).
+pub(crate) struct Commit<'a> {
+    context: &'a Context,
+    tables: OpenTables,
+    splits: Vec<SplitEntry>,
+    partitions: Vec<Partition>,
+    committed: Committed,
+}
+
+impl<'a> Commit<'a> {
+    /// Opens the tables.
+    pub(crate) fn begin(context: &'a Context) -> Result<Self> {
+        let splits = context.plan.deal.splits.iter().map(|split| SplitEntry {
             name: split.name.clone(),
             first_partition: split.first_partition,
             partitions: split.partitions,
@@ -58,125 +68,161 @@ pub(crate) fn commit(context: &Context, making: &Making<'_>) -> Result<Committed
             tokens: 0,
             loss_tokens: 0,
             images: 0,
-        };
-        for partition in split.first_partition..split.first_partition + split.partitions {
-            context.stop.check()?;
-            let done =
-                commit_partition(context, partition, &mut tables, &mut entry, &mut committed)?;
-            partitions.push(done);
-            context.progress.advance(1);
-        }
-        committed.splits.push(SplitReport {
-            name: entry.name.clone(),
-            partitions: entry.partitions,
-            samples: entry.samples,
         });
-        committed.tokens += entry.tokens;
-        committed.loss_tokens += entry.loss_tokens;
-        committed.images += entry.images;
-        splits.push(entry);
+        Ok(Self {
+            tables: OpenTables::new(context)?,
+            splits: splits.collect(),
+            partitions: Vec::new(),
+            committed: Committed {
+                records: context.plan.records(),
+                ..Committed::default()
+            },
+            context,
+        })
     }
-    let manifest = Manifest {
-        format_version: VERSION,
-        created_by: CREATED_BY.into(),
-        fingerprint: fingerprint(making.recipe, &partitions),
-        image_plan_id: context.layout.ids.image,
-        text_plan_id: context.layout.ids.text,
-        recipe: making.recipe.clone(),
-        splits,
-        partitions,
-        tables: tables.finish(context)?,
-        tokenizer: publish_tokenizer(context, making)?,
-        inputs: plan
-            .files
+
+    /// Adds the next partition: its indexes and its rows of the tables.
+    pub(crate) fn add(&mut self, done: &Done<'_>) -> Result<()> {
+        let (context, partition) = (self.context, done.partition);
+        let split = self
+            .splits
+            .iter_mut()
+            .rfind(|split| split.first_partition <= partition)
+            .ok_or_else(|| lost(context, partition))?;
+        let committed = &mut self.committed;
+        self.tables.add_images(context, done)?;
+        self.tables.add_samples(context, &split.name, done)?;
+        committed.bytes += done.images.bytes() + done.samples.bytes();
+        for receipt in done.images.all() {
+            committed.rejected_images += receipt.rejects.len() as u64;
+        }
+        for reject in done
+            .samples
+            .all()
             .iter()
-            .map(|file| InputEntry {
-                name: file.name.clone(),
-                bytes: file.bytes,
-                hash: file.hash,
-                records: u64::from(file.records),
-            })
-            .collect(),
-    };
-    committed.fingerprint = manifest.fingerprint.to_string();
-    let bytes = manifest.to_bytes()?;
+            .flat_map(|receipt| &receipt.rejects)
+        {
+            *committed.rejects.entry(reject.reason.clone()).or_default() += 1;
+        }
+        let image_entries: Vec<_> = entries(done.images);
+        let sample_entries: Vec<_> = entries(done.samples);
+        split.samples += sample_entries.len() as u64;
+        split.images += image_entries.len() as u64;
+        for entry in &sample_entries {
+            split.tokens += u64::from(entry.n_tokens);
+            split.loss_tokens += u64::from(entry.n_loss_tokens);
+        }
+        let mut bytes = Vec::new();
+        let written = write_image_index(&mut bytes, partition, &image_entries)?;
+        let images = files(context, partition, done.images, &bytes, written)?;
+        bytes.clear();
+        let written = write_sample_index(&mut bytes, partition, &sample_entries)?;
+        let samples = files(context, partition, done.samples, &bytes, written)?;
+        self.partitions.push(Partition { images, samples });
+        Ok(())
+    }
+
+    /// Commits the cache: every partition has been added.
+    pub(crate) fn finish(mut self, making: &Making<'_>) -> Result<Committed> {
+        let context = self.context;
+        context.progress.phase("commit", 1);
+        for (partition, files) in (0..).zip(&self.partitions) {
+            context.stop.check()?;
+            check_there::<ImageEntry>(context, partition, &files.images)?;
+            check_there::<SampleEntry>(context, partition, &files.samples)?;
+        }
+        for split in &self.splits {
+            self.committed.splits.push(SplitReport {
+                name: split.name.clone(),
+                partitions: split.partitions,
+                samples: split.samples,
+            });
+            self.committed.tokens += split.tokens;
+            self.committed.loss_tokens += split.loss_tokens;
+            self.committed.images += split.images;
+        }
+        let manifest = Manifest {
+            format_version: VERSION,
+            created_by: CREATED_BY.into(),
+            fingerprint: fingerprint(making.recipe, &self.partitions),
+            image_plan_id: context.layout.ids.image,
+            text_plan_id: context.layout.ids.text,
+            recipe: making.recipe.clone(),
+            splits: self.splits,
+            partitions: self.partitions,
+            tables: self.tables.finish(context)?,
+            tokenizer: publish_tokenizer(context, making)?,
+            inputs: context.plan.files.iter().map(input_entry).collect(),
+        };
+        self.committed.fingerprint = manifest.fingerprint.to_string();
+        publish_manifest(context, &manifest.to_bytes()?)?;
+        tidy::after_commit(&context.publisher)?;
+        if making.prune {
+            tidy::prune(
+                &context.publisher,
+                [context.layout.images(), context.layout.text()],
+            )?;
+            store::prune(&context.publisher, manifest.fingerprint)?;
+        }
+        self.committed.earlier_packs =
+            store::earlier(context.publisher.root(), manifest.fingerprint)?;
+        Ok(self.committed)
+    }
+}
+
+fn input_entry(file: &PlannedFile) -> InputEntry {
+    InputEntry {
+        name: file.name.clone(),
+        bytes: file.bytes,
+        hash: file.hash,
+        records: u64::from(file.records),
+    }
+}
+
+/// The commit itself, after everything that the manifest names is durable.
+fn publish_manifest(context: &Context, bytes: &[u8]) -> Result<()> {
     context.layout.sync(&context.publisher)?;
-    if std::fs::read(context.publisher.root().join(MANIFEST_NAME))
-        .ok()
-        .as_deref()
-        != Some(&bytes)
-    {
-        context
-            .publisher
-            .replace_bytes(Path::new(""), MANIFEST_NAME, &bytes)?;
-    }
-    tidy::after_commit(&context.publisher)?;
-    if making.prune {
-        tidy::prune(
-            &context.publisher,
-            [context.layout.images(), context.layout.text()],
-        )?;
-        store::prune(&context.publisher, manifest.fingerprint)?;
-    }
-    committed.earlier_packs = store::earlier(context.publisher.root(), manifest.fingerprint)?;
-    Ok(committed)
-}
-
-fn commit_partition(
-    context: &Context,
-    partition: u32,
-    tables: &mut OpenTables,
-    split: &mut SplitEntry,
-    committed: &mut Committed,
-) -> Result<Partition> {
-    let plan = &context.plan;
-    let root = context.publisher.root();
-    let image_items = plan.partition_images(partition);
-    let images = ImageReceipts::load(root, &context.layout, partition)?;
-    let records = plan.partition_records(partition);
-    let samples = SampleReceipts::load(root, &context.layout, partition)?;
-    check_complete(context, partition, images.covered(), image_items.len())?;
-    check_complete(context, partition, samples.covered(), records.len())?;
-    tables.add_images(context, partition, &image_items, &images)?;
-    tables.add_samples(context, partition, &split.name, &records, &samples)?;
-    committed.bytes += images.bytes() + samples.bytes();
-    for receipt in images.all() {
-        committed.rejected_images += receipt.rejects.len() as u64;
-    }
-    for reject in samples.all().iter().flat_map(|receipt| &receipt.rejects) {
-        *committed.rejects.entry(reject.reason.clone()).or_default() += 1;
-    }
-    let image_entries: Vec<_> = entries(&images);
-    let sample_entries: Vec<_> = entries(&samples);
-    split.samples += sample_entries.len() as u64;
-    split.images += image_entries.len() as u64;
-    for entry in &sample_entries {
-        split.tokens += u64::from(entry.n_tokens);
-        split.loss_tokens += u64::from(entry.n_loss_tokens);
-    }
-    let mut bytes = Vec::new();
-    let written = write_image_index(&mut bytes, partition, &image_entries)?;
-    let image_files = files(context, partition, &images, &bytes, written)?;
-    bytes.clear();
-    let written = write_sample_index(&mut bytes, partition, &sample_entries)?;
-    let sample_files = files(context, partition, &samples, &bytes, written)?;
-    Ok(Partition {
-        images: image_files,
-        samples: sample_files,
-    })
-}
-
-fn check_complete(context: &Context, partition: u32, covered: u64, items: usize) -> Result<()> {
-    if covered == items as u64 {
+    let there = std::fs::read(context.publisher.root().join(MANIFEST_NAME));
+    if there.ok().as_deref() == Some(bytes) {
         return Ok(());
     }
-    Err(Error::Usage {
+    context
+        .publisher
+        .replace_bytes(Path::new(""), MANIFEST_NAME, bytes)
+}
+
+/// Whether somebody took away what this run, or an earlier one, has made.
+fn check_there<E: InFolder>(
+    context: &Context,
+    partition: u32,
+    files: &PartitionFiles,
+) -> Result<()> {
+    let folder = context
+        .publisher
+        .root()
+        .join(E::folder(&context.layout).to_string());
+    let there = |name: FileName, bytes: u64| {
+        std::fs::symlink_metadata(folder.join(name.to_string()))
+            .is_ok_and(|meta| meta.is_file() && meta.len() == bytes)
+    };
+    for (ordinal, (shard, receipt)) in (0..).zip(files.shards.iter().zip(&files.receipts)) {
+        let shard =
+            shard.is_none_or(|shard| there(FileName::Shard { partition, ordinal }, shard.bytes));
+        if !shard || !there(FileName::Receipt { partition, ordinal }, receipt.bytes) {
+            return Err(lost(context, partition));
+        }
+    }
+    Ok(())
+}
+
+fn lost(context: &Context, partition: u32) -> Error {
+    Error::Usage {
         what: format!(
             "partition {partition} of `{}` lost files while the cache was built",
             context.publisher.root().display()
         ),
         hint: "run the same command again to make them anew".into(),
-    })
+    }
 }
 
 fn entries<E: InFolder + Clone>(receipts: &Receipts<E>) -> Vec<E> {
@@ -199,36 +245,20 @@ fn files<E: InFolder>(
     let folder = Path::new(&folder);
     let name = base_name(&FileName::Index { partition });
     publish_unless_there(context, &folder.join("index"), &name, index)?;
-    let mut shards = Vec::new();
-    let mut receipt_files = Vec::new();
-    for receipt in receipts.all() {
-        let ordinal = receipt.ordinal;
-        let rows = receipt.entries.len() as u64;
-        shards.push(receipt.shard.map(|shard| FileEntry {
+    let shards = receipts.all().iter().map(|receipt| {
+        receipt.shard.map(|shard| FileEntry {
             bytes: shard.bytes,
             hash: shard.hash,
-            rows,
-        }));
-        let name = FileName::Receipt { partition, ordinal }.to_string();
-        let path = context.publisher.root().join(folder).join(name);
-        let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
-        receipt_files.push(FileEntry {
-            bytes: bytes.len() as u64,
-            hash: ContentHash::of(&bytes),
-            rows,
-        });
-    }
+            rows: shard.rows,
+        })
+    });
     Ok(PartitionFiles {
-        shards,
-        receipts: receipt_files,
+        shards: shards.collect(),
+        receipts: receipts.files().to_vec(),
         index: FileEntry {
             bytes: written.bytes,
             hash: written.hash,
-            rows: receipts
-                .all()
-                .iter()
-                .map(|receipt| receipt.entries.len() as u64)
-                .sum(),
+            rows: receipts.files().iter().map(|file| file.rows).sum(),
         },
     })
 }
@@ -292,41 +322,29 @@ impl OpenTables {
         Ok(tables)
     }
 
-    fn add_images(
-        &mut self,
-        context: &Context,
-        partition: u32,
-        items: &[u32],
-        receipts: &ImageReceipts,
-    ) -> Result<()> {
-        for source in receipts.all().iter().flat_map(|receipt| &receipt.sources) {
+    fn add_images(&mut self, context: &Context, done: &Done<'_>) -> Result<()> {
+        let receipts = done.images.all();
+        for source in receipts.iter().flat_map(|receipt| &receipt.sources) {
             let image = usize::try_from(source.item)
                 .ok()
-                .and_then(|at| items.get(at));
+                .and_then(|at| done.image_items.get(at));
             let key = image.map(|image| context.plan.images[*image as usize].key.to_string());
             self.provenance.push(ProvenanceRow {
                 kind: ProvenanceKind::Image,
                 uri: source.uri.clone(),
                 bytes: source.bytes,
                 etag: source.etag.clone(),
-                partition: Some(partition),
+                partition: Some(done.partition),
                 key,
             })?;
         }
         Ok(())
     }
 
-    fn add_samples(
-        &mut self,
-        context: &Context,
-        partition: u32,
-        split: &str,
-        records: &[u32],
-        receipts: &SampleReceipts,
-    ) -> Result<()> {
-        let plan = &context.plan;
-        let record_of = |item: u64| records[usize::try_from(item).unwrap_or(0)];
-        for receipt in receipts.all() {
+    fn add_samples(&mut self, context: &Context, split: &str, done: &Done<'_>) -> Result<()> {
+        let (plan, partition) = (&context.plan, done.partition);
+        let record_of = |item: u64| done.records[usize::try_from(item).unwrap_or(0)];
+        for receipt in done.samples.all() {
             let ids = record_ids(context, partition, receipt)?;
             let rows = receipt.first_row..;
             for (((item, entry), record_id), row) in receipt

@@ -126,15 +126,11 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         halt: partitions::Halt::default(),
         shard_bytes: options.shard_bytes,
     });
-    partitions::run(&context, &rejected)?;
-    let committed = commit::commit(
-        &context,
-        &commit::Making {
-            recipe: &setup.recipe,
-            model: &setup.model,
-            prune: options.prune,
-        },
-    );
+    let committed = partitions::run(&context, &rejected)?.finish(&commit::Making {
+        recipe: &setup.recipe,
+        model: &setup.model,
+        prune: options.prune,
+    });
     setup.runtime.shutdown_background();
     Ok(BuildReport::new(committed?, options, start.elapsed()))
 }

@@ -1,12 +1,14 @@
 //! The order of partitions: the images of one are made while the text of the one before it is.
 //!
 //! Owns the two threads and how a fault of one stops the other. Invariant: a partition's text begins when all
-//! its images are accounted for; what is reported is the first fault.
+//! its images are accounted for, and the commit takes the partition from there, so that no receipt is read twice; what
+//! is reported is the first fault.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::commit::{Commit, Done};
 use super::context::Context;
 use super::images::build_images;
 use super::receipts::{ImageReceipts, SampleReceipts};
@@ -30,18 +32,20 @@ impl Halt {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Keeps the error of a stage, if it is the first.
-    fn note(&self, outcome: Result<()>) {
-        if let Err(error) = outcome {
-            let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-            first.get_or_insert(error);
-            self.asked.store(true, Ordering::Relaxed);
+    /// What a stage has made. Its error is kept, if it is the first.
+    fn note<T>(&self, outcome: Result<T>) -> Option<T> {
+        match outcome {
+            Ok(made) => Some(made),
+            Err(error) => {
+                self.first().get_or_insert(error);
+                self.asked.store(true, Ordering::Relaxed);
+                None
+            }
         }
     }
 
-    fn outcome(&self) -> Result<()> {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        first.take().map_or(Ok(()), Err)
+    fn first(&self) -> MutexGuard<'_, Option<Error>> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -52,18 +56,23 @@ struct Imaged {
     receipts: ImageReceipts,
 }
 
-/// Builds what is missing of all partitions.
-pub(super) fn run(context: &Arc<Context>, rejected: &Rejected) -> Result<()> {
+/// Builds what is missing of all partitions; what is left is to finish the commit.
+pub(super) fn run<'a>(context: &'a Arc<Context>, rejected: &Rejected) -> Result<Commit<'a>> {
     let plan = &context.plan;
     context
         .progress
         .phase("build", plan.images.len() as u64 + plan.records());
     let (sender, imaged) = sync_channel(AHEAD);
-    std::thread::scope(|scope| {
-        scope.spawn(|| context.halt.note(texts(context, imaged, rejected)));
+    let commit = std::thread::scope(|scope| {
+        let texts = scope.spawn(|| context.halt.note(texts(context, imaged, rejected)));
         context.halt.note(images(context, sender, rejected));
+        texts.join()
     });
-    context.halt.outcome()
+    let commit = commit.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    match (context.halt.first().take(), commit) {
+        (None, Some(commit)) => Ok(commit),
+        (first, _) => Err(first.unwrap_or(Error::Interrupted { signal: 15 })),
+    }
 }
 
 fn images(context: &Arc<Context>, done: SyncSender<Imaged>, rejected: &Rejected) -> Result<()> {
@@ -86,20 +95,35 @@ fn images(context: &Arc<Context>, done: SyncSender<Imaged>, rejected: &Rejected)
     Ok(())
 }
 
-fn texts(context: &Context, imaged: Receiver<Imaged>, rejected: &Rejected) -> Result<()> {
+fn texts<'a>(
+    context: &'a Context,
+    imaged: Receiver<Imaged>,
+    rejected: &Rejected,
+) -> Result<Commit<'a>> {
+    let mut commit = Commit::begin(context)?;
     for ready in imaged {
         context.check()?;
-        let mut receipts =
-            SampleReceipts::load(context.publisher.root(), &context.layout, ready.partition)?;
-        context.progress.advance(receipts.covered());
+        let partition = ready.partition;
+        let records = context.plan.partition_records(partition);
+        let mut samples =
+            SampleReceipts::load(context.publisher.root(), &context.layout, partition)?;
+        context.progress.advance(samples.covered());
         build_samples(
             context,
-            ready.partition,
+            partition,
+            &records,
             &ready.images,
             &ready.receipts,
-            &mut receipts,
+            &mut samples,
             rejected,
         )?;
+        commit.add(&Done {
+            partition,
+            image_items: &ready.images,
+            images: &ready.receipts,
+            records: &records,
+            samples: &samples,
+        })?;
     }
-    Ok(())
+    Ok(commit)
 }

@@ -17,11 +17,9 @@ const TICK_LIVE: Duration = Duration::from_millis(250);
 /// Between two lines where stderr is no terminal.
 const TICK_PLAIN: Duration = Duration::from_secs(10);
 
-/// A stage that can limit the build.
+/// A stage whose threads can be busy; fetching, which mostly waits, limits a build where none of them is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Waiting for bytes of images.
-    Fetch,
     /// Decoding, resizing and patchifying.
     Decode,
     /// Rendering and tokenising.
@@ -44,7 +42,7 @@ pub struct Counters {
     /// Records rejected so far.
     pub rejects: AtomicU64,
     /// Nanoseconds that all threads together spent in each stage.
-    busy: [AtomicU64; 4],
+    busy: [AtomicU64; 3],
 }
 
 impl Counters {
@@ -69,7 +67,7 @@ struct Reading {
     records: u64,
     bytes_in: u64,
     bytes_out: u64,
-    busy: [u64; 4],
+    busy: [u64; 3],
 }
 
 #[derive(Debug)]

@@ -9,7 +9,10 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use stoker_formats::{FileName, Folder, ImageEntry, PlanId, Receipt, ReceiptEntry, SampleEntry};
+use stoker_formats::{
+    ContentHash, FileEntry, FileName, Folder, ImageEntry, PlanId, Receipt, ReceiptEntry,
+    SampleEntry,
+};
 
 use crate::error::{Error, Result};
 use crate::plan::PlanIds;
@@ -97,6 +100,8 @@ impl InFolder for SampleEntry {
 #[derive(Debug)]
 pub(crate) struct Receipts<E> {
     receipts: Vec<Receipt<E>>,
+    /// Their files, as the manifest names them.
+    files: Vec<FileEntry>,
 }
 
 pub(crate) type ImageReceipts = Receipts<ImageEntry>;
@@ -119,19 +124,49 @@ impl<E: InFolder> Receipts<E> {
         let folder = root.join(E::folder(layout).to_string());
         let mut found = Self {
             receipts: Vec::new(),
+            files: Vec::new(),
         };
         loop {
             let rest = found.rest(u64::MAX);
-            let Some(receipt) = read::<E>(&folder, E::plan_id(layout), partition, &rest)? else {
+            let Some((receipt, bytes)) = read::<E>(&folder, partition, rest.ordinal)? else {
                 return Ok(found);
             };
-            found.receipts.push(receipt);
+            let follows = receipt.plan_id == E::plan_id(layout)
+                && receipt.plan_range[0] == rest.items.start
+                && receipt.first_row == rest.first_row;
+            if !follows {
+                return Ok(found);
+            }
+            found.push(receipt, &bytes);
         }
+    }
+
+    /// How many items of `partition` are done, judged by its last receipt alone: good enough for an estimate, and what
+    /// stands before it need not be parsed.
+    pub(crate) fn reach(root: &Path, layout: &Layout, partition: u32) -> Result<u64> {
+        let folder = root.join(E::folder(layout).to_string());
+        let there = |ordinal: &u32| {
+            let name = FileName::Receipt {
+                partition,
+                ordinal: *ordinal,
+            };
+            folder.join(name.to_string()).exists()
+        };
+        let Some(last) = (0..).take_while(there).last() else {
+            return Ok(0);
+        };
+        let receipt = read::<E>(&folder, partition, last)?;
+        Ok(receipt.map_or(0, |(receipt, _)| receipt.plan_range[1]))
     }
 
     /// All of them.
     pub(crate) fn all(&self) -> &[Receipt<E>] {
         &self.receipts
+    }
+
+    /// The file of each of them.
+    pub(crate) fn files(&self) -> &[FileEntry] {
+        &self.files
     }
 
     /// Items that are done.
@@ -155,20 +190,23 @@ impl<E: InFolder> Receipts<E> {
         }
     }
 
-    /// Appends the receipt of the shard just published.
-    pub(crate) fn push(&mut self, receipt: Receipt<E>) {
+    /// Appends a receipt and what stands in its file.
+    pub(crate) fn push(&mut self, receipt: Receipt<E>, bytes: &[u8]) {
+        self.files.push(FileEntry {
+            bytes: bytes.len() as u64,
+            hash: ContentHash::of(bytes),
+            rows: receipt.entries.len() as u64,
+        });
         self.receipts.push(receipt);
     }
 }
 
-/// The next receipt, if there is one that counts.
+/// A receipt and its bytes, if they are whole and its shard is there.
 fn read<E: InFolder>(
     folder: &Path,
-    plan_id: PlanId,
     partition: u32,
-    expected: &Rest,
-) -> Result<Option<Receipt<E>>> {
-    let ordinal = expected.ordinal;
+    ordinal: u32,
+) -> Result<Option<(Receipt<E>, Vec<u8>)>> {
     let path = folder.join(FileName::Receipt { partition, ordinal }.to_string());
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
@@ -182,14 +220,10 @@ fn read<E: InFolder>(
         }
         Err(_) => return Ok(None),
     };
-    let follows = receipt.plan_id == plan_id
-        && receipt.partition == partition
-        && receipt.ordinal == ordinal
-        && receipt.plan_range[0] == expected.items.start
-        && receipt.first_row == expected.first_row;
     let shard_is_there = receipt.shard.is_none_or(|shard| {
         let path = folder.join(FileName::Shard { partition, ordinal }.to_string());
         fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == shard.bytes)
     });
-    Ok((follows && shard_is_there).then_some(receipt))
+    let right = receipt.partition == partition && receipt.ordinal == ordinal && shard_is_there;
+    Ok(right.then_some((receipt, bytes)))
 }

@@ -124,7 +124,7 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
         &options.splits,
         options.partitions,
     )?;
-    let image = image_plan_id(&plan, &(&image_recipe, options.shard_bytes))?;
+    let image = pool.install(|| image_plan_id(&plan, &(&image_recipe, options.shard_bytes)))?;
     let text_id = text_plan_id(&plan, image, &(&text_recipe, options.shard_bytes))?;
     let ids = PlanIds {
         image,

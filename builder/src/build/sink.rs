@@ -257,15 +257,15 @@ impl<'a, K: Kind> Sink<'a, K> {
             partition: self.partition,
             ordinal: self.rest.ordinal,
         };
-        self.context.publisher.publish_bytes(
-            &self.folder.join("receipts"),
-            &base_name(&name),
-            &receipt.to_bytes()?,
-        )?;
+        let bytes = receipt.to_bytes()?;
+        let folder = self.folder.join("receipts");
+        self.context
+            .publisher
+            .publish_bytes(&folder, &base_name(&name), &bytes)?;
         self.rest.ordinal += 1;
         self.rest.first_row += receipt.entries.len() as u64;
         self.rest.items.start = end;
-        receipts.push(receipt);
+        receipts.push(receipt, &bytes);
         Ok(())
     }
 

@@ -72,12 +72,12 @@ type Outcome = Result<Sample, Refusal>;
 pub(crate) fn build_samples(
     context: &Context,
     partition: u32,
+    records: &[u32],
     images: &[u32],
     image_receipts: &ImageReceipts,
     receipts: &mut SampleReceipts,
     rejected: &Rejected,
 ) -> Result<()> {
-    let records = context.plan.partition_records(partition);
     for receipt in receipts.all() {
         for reject in &receipt.rejects {
             let record = records[usize::try_from(reject.item).unwrap_or(0)];
@@ -91,7 +91,7 @@ pub(crate) fn build_samples(
     }
     let images = image_map(images, image_receipts);
     fill(
-        context, partition, &records, &images, rest, receipts, rejected,
+        context, partition, records, &images, rest, receipts, rejected,
     )
 }
 

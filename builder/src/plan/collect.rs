@@ -126,6 +126,12 @@ fn read_head(path: &Path) -> Result<Vec<u8>> {
 }
 
 impl Collected {
+    /// The images of a record, in order of appearance, with repeats.
+    pub(crate) fn record_images(&self, record: u32) -> &[u32] {
+        let at = record as usize;
+        &self.links[self.link_starts[at] as usize..self.link_starts[at + 1] as usize]
+    }
+
     /// Appends the scan of the next file; `numbers` maps an image's key to its number. `None` if
     /// there are more records, links or images than 32 bits count.
     fn append(&mut self, scan: FileScan, numbers: &mut HashMap<ImageKey, u32>) -> Option<()> {

@@ -3,9 +3,12 @@
 //! Image groups and text-only records are shuffled and dealt apart, so that the place of an image
 //! depends on image links alone. Invariant: every record is in exactly one partition.
 
+use std::ops::Range;
+
 use stoker_formats::{Key, Permutation};
 
 use super::Collected;
+use super::draw::draw;
 use super::splits::{self, SplitPlan, SplitShare, default_partitions};
 use crate::error::{Error, Result};
 
@@ -18,7 +21,7 @@ pub struct Deal {
     seed: u64,
     /// The splits, the main one first.
     pub splits: Vec<SplitPlan>,
-    /// Groups in dealt order.
+    /// Groups in dealt order, split by split.
     group_order: Vec<u32>,
     /// Records of group `g`: `group_records[group_starts[g]..group_starts[g + 1]]`.
     group_starts: Vec<u32>,
@@ -34,10 +37,17 @@ impl Deal {
         shares: &[SplitShare],
         partitions: Option<u32>,
     ) -> Result<Self> {
+        check_shares(shares)?;
         let records = u32::try_from(collected.lines.len()).unwrap_or(NONE);
         let (group_of, groups) = group(collected, records);
         let (group_starts, group_records, texts) = sort_by_group(&group_of, groups);
-        let group_order = shuffled(Key::derive(seed, "deal image groups", &[]), groups);
+        let mut group_order = shuffled(Key::derive(seed, "deal image groups", &[]), groups);
+        let pictures = (0..).zip(&group_of).flat_map(|(record, group)| {
+            let images = collected.record_images(record);
+            images.iter().map(move |image| (*group, *image))
+        });
+        let images = collected.images.len();
+        let group_ranges = draw(&mut group_order, shares, images, pictures);
         let text_count = u32::try_from(texts.len()).unwrap_or(NONE);
         let text_order = shuffled(Key::derive(seed, "deal text-only records", &[]), text_count)
             .into_iter()
@@ -51,42 +61,31 @@ impl Deal {
             group_records,
             text_order,
         };
-        deal.splits = deal.plan_splits(groups, text_count, shares, partitions)?;
+        deal.splits = deal.plan_splits(group_ranges, text_count, shares, partitions);
         Ok(deal)
     }
 
     fn plan_splits(
         &self,
-        groups: u32,
+        groups: Vec<Range<u32>>,
         texts: u32,
         shares: &[SplitShare],
         partitions: Option<u32>,
-    ) -> Result<Vec<SplitPlan>> {
-        if shares.iter().map(|share| share.millionths).sum::<u64>() >= 1_000_000 {
-            return Err(Error::Usage {
-                what: "the splits' shares leave nothing to train on".into(),
-                hint: "let the shares of all --split sum up to less than 100%".into(),
-            });
-        }
-        let mut seen = std::collections::BTreeSet::new();
-        if let Some(share) = shares.iter().find(|share| !seen.insert(&share.name)) {
-            return Err(Error::Usage {
-                what: format!("two splits have the name `{}`", share.name),
-                hint: "give each --split another name".into(),
-            });
-        }
+    ) -> Vec<SplitPlan> {
+        let grouped = |groups: &Range<u32>| -> u64 {
+            let groups = groups.clone();
+            groups.map(|at| self.group_at(at).len() as u64).sum()
+        };
+        let named: Vec<u64> = groups[1..].iter().map(grouped).collect();
+        // The main split has the rest: nobody need look at millions of groups to count it.
+        let main = self.group_records.len() as u64 - named.iter().sum::<u64>();
         let names = std::iter::once(splits::MAIN_SPLIT.to_owned())
             .chain(shares.iter().map(|share| share.name.clone()));
-        let ranges = splits::cut(groups, shares)
-            .into_iter()
-            .zip(splits::cut(texts, shares));
+        let ranges = groups.into_iter().zip(splits::cut(texts, shares));
+        let grouped = std::iter::once(main).chain(named);
         let mut first_partition = 0;
         let mut planned = Vec::new();
-        for (name, (groups, texts)) in names.zip(ranges) {
-            let grouped: u64 = groups
-                .clone()
-                .map(|at| self.group_at(at).len() as u64)
-                .sum();
+        for ((name, (groups, texts)), grouped) in names.zip(ranges).zip(grouped) {
             let records = grouped + texts.len() as u64;
             let count = match partitions {
                 Some(partitions) if first_partition == 0 => partitions,
@@ -102,7 +101,7 @@ impl Deal {
             });
             first_partition += count;
         }
-        Ok(planned)
+        planned
     }
 
     /// Partitions of all splits.
@@ -144,18 +143,26 @@ impl Deal {
             .map(|position| self.group_at(position))
     }
 
-    /// The distinct images of a partition, groups in dealt order, then order of appearance.
+    /// The distinct ones of `images` images that a partition has, groups in dealt order, then order of appearance.
     pub(super) fn partition_images<'a>(
         &'a self,
         partition: u32,
+        images: usize,
         images_of: impl Fn(u32) -> &'a [u32],
     ) -> Vec<u32> {
-        let mut seen = std::collections::HashSet::new();
+        // A bit for each image of the plan: little to clear, and no hashing of millions of numbers.
+        let mut seen = vec![0u64; images.div_ceil(64)];
+        let mut is_new = |image: u32| {
+            let (word, bit) = (&mut seen[image as usize / 64], 1 << (image % 64));
+            let new = *word & bit == 0;
+            *word |= bit;
+            new
+        };
         self.partition_groups(partition)
             .flatten()
             .flat_map(|record| images_of(*record))
             .copied()
-            .filter(|image| seen.insert(*image))
+            .filter(|image| is_new(*image))
             .collect()
     }
 
@@ -184,6 +191,23 @@ impl Deal {
     }
 }
 
+fn check_shares(shares: &[SplitShare]) -> Result<()> {
+    if shares.iter().map(|share| share.millionths).sum::<u64>() >= 1_000_000 {
+        return Err(Error::Usage {
+            what: "the splits' shares leave nothing to train on".into(),
+            hint: "let the shares of all --split sum up to less than 100%".into(),
+        });
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    if let Some(share) = shares.iter().find(|share| !seen.insert(&share.name)) {
+        return Err(Error::Usage {
+            what: format!("two splits have the name `{}`", share.name),
+            hint: "give each --split another name".into(),
+        });
+    }
+    Ok(())
+}
+
 /// `0..count` in the keyed order.
 fn shuffled(key: Key, count: u32) -> Vec<u32> {
     let permutation = Permutation::new(key, u64::from(count));
@@ -196,13 +220,12 @@ fn shuffled(key: Key, count: u32) -> Vec<u32> {
 fn group(collected: &Collected, records: u32) -> (Vec<u32>, u32) {
     let mut group_of_image = vec![NONE; collected.images.len()];
     let mut groups = 0;
-    let group_of = (0..records as usize)
+    let group_of = (0..records)
         .map(|record| {
-            let links = collected.link_starts[record]..collected.link_starts[record + 1];
-            if links.is_empty() {
+            let Some(leader) = collected.record_images(record).first() else {
                 return NONE;
-            }
-            let leader = collected.links[links.start as usize] as usize;
+            };
+            let leader = *leader as usize;
             if group_of_image[leader] == NONE {
                 group_of_image[leader] = groups;
                 groups += 1;

@@ -119,23 +119,20 @@ pub(crate) fn estimate(plan: &Plan, tools: &Tools<'_>, timed: bool) -> Result<Es
 fn covered(plan: &Plan, tools: &Tools<'_>) -> Result<Covered> {
     let mut covered = Covered::default();
     for partition in 0..plan.deal.partitions() {
-        let receipts = ImageReceipts::load(tools.output, tools.layout, partition)?;
-        covered.images += receipts.covered();
-        if partition == 0 {
-            let images = plan.partition_images(partition);
-            let number = |item: u64| usize::try_from(item).ok().and_then(|at| images.get(at));
-            for receipt in receipts.all() {
-                let rows = receipt.items.iter().zip(&receipt.entries);
-                let rows = rows.map(|(item, entry)| (*item, Some(entry.grid_thw)));
-                let rejects = receipt.rejects.iter().map(|reject| (reject.item, None));
-                for (item, grid) in rows.chain(rejects) {
-                    if let Some(image) = number(item) {
-                        covered.grids.insert(*image, grid);
-                    }
-                }
+        covered.images += ImageReceipts::reach(tools.output, tools.layout, partition)?;
+        covered.records += SampleReceipts::reach(tools.output, tools.layout, partition)?;
+    }
+    let images = plan.partition_images(0);
+    let number = |item: u64| usize::try_from(item).ok().and_then(|at| images.get(at));
+    for receipt in ImageReceipts::load(tools.output, tools.layout, 0)?.all() {
+        let rows = receipt.items.iter().zip(&receipt.entries);
+        let rows = rows.map(|(item, entry)| (*item, Some(entry.grid_thw)));
+        let rejects = receipt.rejects.iter().map(|reject| (reject.item, None));
+        for (item, grid) in rows.chain(rejects) {
+            if let Some(image) = number(item) {
+                covered.grids.insert(*image, grid);
             }
         }
-        covered.records += SampleReceipts::load(tools.output, tools.layout, partition)?.covered();
     }
     Ok(covered)
 }

@@ -3,6 +3,7 @@
 //! The image plan id covers the deal of image links and the image recipe, not any text. The text
 //! plan id covers the image plan, the text recipe and the source's text.
 
+use rayon::prelude::*;
 use serde::Serialize;
 use stoker_formats::{ContentHash, PlanId};
 
@@ -18,6 +19,9 @@ pub struct PlanIds {
     pub text: PlanId,
 }
 
+/// Partitions whose lists of keys lie in memory at once.
+const WAVE_PARTITIONS: usize = 16;
+
 pub(crate) fn image_plan_id(plan: &Plan, recipe: &impl Serialize) -> Result<PlanId> {
     let mut hasher = blake3::Hasher::new_derive_key("stoker image plan 1");
     update_json(&mut hasher, recipe)?;
@@ -26,14 +30,24 @@ pub(crate) fn image_plan_id(plan: &Plan, recipe: &impl Serialize) -> Result<Plan
         update_text(&mut hasher, &split.name);
         hasher.update(&split.partitions.to_le_bytes());
     }
-    for partition in 0..plan.deal.partitions() {
-        let images = plan.partition_images(partition);
-        hasher.update(&(images.len() as u64).to_le_bytes());
-        for image in images {
-            hasher.update(&plan.images[image as usize].key.0);
+    let partitions: Vec<u32> = (0..plan.deal.partitions()).collect();
+    for wave in partitions.chunks(WAVE_PARTITIONS) {
+        let lists: Vec<Vec<[u8; 16]>> = wave.par_iter().map(|at| keys(plan, *at)).collect();
+        for keys in lists {
+            hasher.update(&(keys.len() as u64).to_le_bytes());
+            hasher.update(keys.as_flattened());
         }
     }
     Ok(id(&hasher))
+}
+
+/// The keys of a partition's images, in plan order.
+fn keys(plan: &Plan, partition: u32) -> Vec<[u8; 16]> {
+    let images = plan.partition_images(partition);
+    let keys = images
+        .iter()
+        .map(|image| plan.images[*image as usize].key.0);
+    keys.collect()
 }
 
 pub(crate) fn text_plan_id(

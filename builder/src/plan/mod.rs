@@ -5,6 +5,7 @@
 
 mod collect;
 mod deal;
+mod draw;
 pub mod estimate;
 mod ids;
 mod scan;
@@ -131,7 +132,9 @@ impl Plan {
     #[must_use]
     pub fn partition_images(&self, partition: u32) -> Vec<u32> {
         self.deal
-            .partition_images(partition, |record| self.record_images(record))
+            .partition_images(partition, self.images.len(), |record| {
+                self.record_images(record)
+            })
     }
 
     /// The records of a partition, in plan order.

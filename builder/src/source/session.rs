@@ -32,6 +32,8 @@ const HINT_ENDPOINT: &str = "give --s3-endpoint (or AWS_ENDPOINT_URL) as `http:/
     `https://host`, without user and query; credentials go into the AWS_* settings";
 const HINT_CREDENTIALS: &str =
     "check AWS_PROFILE and the other AWS_* settings, then run the same command again to go on";
+const HINT_NO_CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or give the host a role; \
+    for public data set AWS_EC2_METADATA_DISABLED=true, then requests go out unsigned";
 
 /// Where credentials come from.
 #[derive(Clone, Default)]
@@ -108,14 +110,15 @@ impl Sessions {
         };
         // All is read again, because a profile's file may hold the new credentials.
         let session = Session {
-            client: connect(&self.options).await?,
+            client: connect(&self.options, generation == 0).await?,
             generation,
         };
         Ok(current.insert(session).clone())
     }
 }
 
-async fn connect(options: &SessionOptions) -> Result<Client, Fault> {
+/// `first`: no credentials have been loaded before.
+async fn connect(options: &SessionOptions, first: bool) -> Result<Client, Fault> {
     let mut config = load(options).await;
     let endpoint = options
         .endpoint
@@ -125,7 +128,7 @@ async fn connect(options: &SessionOptions) -> Result<Client, Fault> {
     if let Some(endpoint) = endpoint {
         check_endpoint(endpoint)?;
     }
-    let unsigned = anonymous(options, &config).await?;
+    let unsigned = anonymous(options, &config, first).await?;
     if unsigned {
         let mut builder = config.into_builder();
         builder.set_credentials_provider(None);
@@ -194,7 +197,11 @@ fn configured_endpoint(config: &SdkConfig) -> Option<String> {
         .or_else(|| config.endpoint_url().map(str::to_owned))
 }
 
-async fn anonymous(options: &SessionOptions, config: &SdkConfig) -> Result<bool, Fault> {
+async fn anonymous(
+    options: &SessionOptions,
+    config: &SdkConfig,
+    first: bool,
+) -> Result<bool, Fault> {
     let Some(provider) = config.credentials_provider() else {
         return Ok(true);
     };
@@ -208,6 +215,13 @@ async fn anonymous(options: &SessionOptions, config: &SdkConfig) -> Result<bool,
             what: "the configuration of the credentials is not valid".into(),
             hint: HINT_CREDENTIALS,
         }),
+        // The providers have tried again by themselves. What never was there is missing, what was comes back.
+        Err(error) if first && !matches!(error, CredentialsError::ProviderTimedOut(_)) => {
+            Err(Fault::Stop {
+                what: "no credentials could be loaded".into(),
+                hint: HINT_NO_CREDENTIALS,
+            })
+        }
         Err(_) => Err(Fault::retry("the credentials could not be loaded")),
     }
 }

@@ -86,6 +86,17 @@ def write_pictures(folder, wheels):
             partial.rename(path)
 
 
+def write_thumbnails(folder, pictures, side=96):
+    """JPEG files of `side` x `side`: so small that a record costs little but its text; made once."""
+    from PIL import Image
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for source in sorted(Path(pictures).glob("*.jpg"))[:16]:
+        path = Path(folder) / source.name
+        if not path.exists():
+            Image.open(source).resize((side, side)).save(path, "JPEG", quality=90)
+
+
 def prose(rng, chars):
     """Words in random order of `chars` characters or a little more."""
     words, length = [], 0

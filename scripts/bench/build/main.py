@@ -10,12 +10,13 @@ from pathlib import Path
 
 import kernels
 import measure
+import memory
 import plan
 import remote
 import text
 import throughput
 
-PARTS = {"throughput": throughput, "kernels": kernels, "plan": plan, "text": text, "remote": remote}
+PARTS = {"throughput": throughput, "kernels": kernels, "plan": plan, "memory": memory, "text": text, "remote": remote}
 
 
 class Context:
@@ -23,7 +24,7 @@ class Context:
 
     def __init__(self, a):
         self.work, self.model, self.oracles, self.wheels = a.work, a.model, a.oracles, a.wheels
-        self.stoker, self.bench_image, self.s3_server = a.stoker, a.bench_image, a.s3_server
+        self.stoker, self.bench_image = a.stoker, a.bench_image
         self.rounds, self.seconds, self.scale, self.sizes = a.rounds, a.seconds, a.scale, a.size
         self.outputs = {measure.file_system(path): path for path in [a.work, *a.output]}
         self.rows = []
@@ -54,7 +55,6 @@ def main():
         p.add_argument("--" + name, type=Path, required=True, help=argparse.SUPPRESS)
     p.add_argument("--stoker", type=Path, help=argparse.SUPPRESS)
     p.add_argument("--bench-image", type=Path, help=argparse.SUPPRESS)
-    p.add_argument("--s3-server", type=Path, help=argparse.SUPPRESS)
     p.add_argument("--output", type=Path, action="append", default=[], help=argparse.SUPPRESS)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--seconds", type=float, default=8, help="of one peer run")

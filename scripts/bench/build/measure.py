@@ -42,8 +42,12 @@ class Memory(threading.Thread):
 
 
 def pin(cores):
-    """What a child does to keep to the first `cores` cores: a program of one worker has helpers, which count as well."""
-    mine = sorted(os.sched_getaffinity(0))[:cores]
+    """What a child does to keep to the first `cores` cores: a program of one worker has helpers, which count as well.
+
+    A negative number means so many of the last cores.
+    """
+    all_cores = sorted(os.sched_getaffinity(0))
+    mine = all_cores[:cores] if cores > 0 else all_cores[cores:]
     return lambda: os.sched_setaffinity(0, mine)
 
 
@@ -57,7 +61,7 @@ def file_system(path):
 def run(command, log, env=None, cores=CORES):
     """Run `command` on `cores` cores, its output to the file `log`.
 
-    -> dict of wall_s, cpu_s, busy_share (of all cores), others_share, peak_rss_bytes and rss_growth_bytes.
+    -> dict of wall_s, cpu_s, busy_share (of all cores), others_share, peak_rss_bytes, rss_growth_bytes and rss_tenths.
     """
     before, start = busy_seconds(), time.perf_counter()
     with open(log, "wb") as out:
@@ -76,7 +80,7 @@ def run(command, log, env=None, cores=CORES):
     cpu = usage.ru_utime + usage.ru_stime
     return {"wall_s": wall, "cpu_s": cpu, "busy_share": cpu / wall / CORES,
             "others_share": max(0.0, (busy_seconds() - before - cpu) / wall / CORES),
-            "peak_rss_bytes": memory.peak, "rss_growth_bytes": growth(memory.resident)}
+            "peak_rss_bytes": memory.peak, "rss_growth_bytes": growth(memory.resident), "rss_tenths": tenths(memory.resident)}
 
 
 def middle(values):
@@ -90,3 +94,8 @@ def growth(rss):
     if quarter == 0:
         return 0
     return int(middle(rss[-quarter:]) - middle(rss[quarter:2 * quarter]))
+
+
+def tenths(rss):
+    """Median resident bytes of each tenth of the run."""
+    return [int(middle(rss[len(rss) * at // 10:len(rss) * (at + 1) // 10] or [0])) for at in range(10)]
