@@ -18,7 +18,7 @@ fn epochs(path: &Path, change: impl Fn(&mut ReaderOptions)) -> Vec<Vec<Batch>> {
         options.world.micro_batch_size = 1;
         options.world.world_size = RANKS;
         options.world.rank = rank;
-        options.layout = Layout::Padded { multiple_of: 4 };
+        options.layout = Some(Layout::Padded { multiple_of: 4 });
         options.pixels = Pixels::U8;
         change(&mut options);
         let mut reader = Reader::open(options).unwrap();
@@ -110,7 +110,7 @@ fn every_rank_has_an_image_where_one_has_and_the_rest_stays() {
         let packed = |dummy_image| {
             epochs(path, |options| {
                 options.dealing = dealing(dummy_image);
-                options.layout = Layout::Packed;
+                options.layout = Some(Layout::Packed);
                 options.pixels = Pixels::F32;
             })
         };
