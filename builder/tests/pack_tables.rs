@@ -255,6 +255,35 @@ fn full_patches_do_not_hide_packs_with_room() {
     assert_eq!(checked(&[lengths], &options)[0].len(), 500);
 }
 
+/// Where patches are scarcer than tokens, most packs have tokens left that no image can use.
+#[test]
+fn packs_are_full_of_patches_where_these_are_scarce() {
+    let lengths: Vec<Counts> = (0..12_000)
+        .map(|number| {
+            let tokens = lognormal(number, 4096) / 4;
+            let patches = if number % 4 == 0 { 0 } else { 3 * tokens };
+            Counts {
+                tokens,
+                images: u32::from(patches > 0),
+                patches,
+                ..Counts::default()
+            }
+        })
+        .collect();
+    let patches: u64 = lengths.iter().map(|counts| u64::from(counts.patches)).sum();
+    for strategy in [PackStrategy::BestFit, PackStrategy::Ffd] {
+        let options = PackOptions {
+            max_patches: Some(8192),
+            strategy,
+            window: 4096,
+            ..options(8192)
+        };
+        let packs = make(std::slice::from_ref(&lengths), &options, 1).packs[0];
+        let fill = patches as f64 / (packs as f64 * 8192.0);
+        assert!(fill >= 0.97, "{strategy}: {fill}");
+    }
+}
+
 #[test]
 fn another_seed_or_partition_is_another_draw() {
     let lengths: Vec<Counts> = (0..500)

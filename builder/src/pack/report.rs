@@ -118,9 +118,14 @@ impl Report {
             (None, PackOverlong::Alone) if self.overlong > 0 => ", each alone in a pack".into(),
             (None, _) => String::new(),
         };
+        let noun = if self.overlong == 1 {
+            "sample"
+        } else {
+            "samples"
+        };
         line(
             "over-long",
-            format!("{} samples{fate}", HumanCount(self.overlong)),
+            format!("{} {noun}{fate}", HumanCount(self.overlong)),
         );
         line("time", format!("{:.1} s", self.seconds));
         text

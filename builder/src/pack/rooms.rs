@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 
 use stoker_formats::PackStrategy;
 
-/// Packs that one search looks at before it gives up: those that have tokens left but no room for the patches.
-const PROBES_MAX: usize = 64;
+/// Packs of choice, and then packs with the most room, that one search looks at before it gives up: those that it passes over
+/// have room in what is searched, but not in something else.
+const PROBES_MAX: usize = 32;
 
-/// Tokens left in packs, by number of the pack.
+/// What is left in packs of their scarce good, tokens or patches, by number of the pack.
 #[derive(Debug)]
 pub(super) enum Rooms {
     /// Fullest first, equally full ones by number.
@@ -43,25 +44,23 @@ impl Rooms {
         }
     }
 
-    /// The pack of choice among those with room for `tokens` that are `fit`.
-    pub(super) fn find(&self, tokens: u32, fit: impl Fn(u32) -> bool) -> Option<u32> {
+    /// The pack of choice among those with room for `size` that are `fit`; one of the newest or emptiest where many are not.
+    pub(super) fn find(&self, size: u32, fit: impl Fn(u32) -> bool) -> Option<u32> {
         match self {
-            Self::Best(rooms) => rooms
-                .range((tokens, 0)..)
-                .take(PROBES_MAX)
-                .map(|(_, pack)| *pack)
-                .find(|pack| fit(*pack)),
+            Self::Best(rooms) => {
+                let packs = || rooms.range((size, 0)..).map(|(_, pack)| *pack);
+                let best = packs().take(PROBES_MAX).find(|pack| fit(*pack));
+                best.or_else(|| packs().rev().take(PROBES_MAX).find(|pack| fit(*pack)))
+            }
             Self::First(tree) => {
-                let least = u64::from(tokens) + 1;
-                let mut from = 0;
-                for _ in 0..PROBES_MAX {
-                    let pack = tree.first(from, least)?;
-                    if fit(pack) {
-                        return Some(pack);
-                    }
-                    from = pack + 1;
-                }
-                None
+                let least = u64::from(size) + 1;
+                let newest = tree.used.saturating_sub(PROBES_MAX as u32);
+                [0, newest].into_iter().find_map(|from| {
+                    let next = |pack: &u32| tree.first(*pack + 1, least);
+                    std::iter::successors(tree.first(from, least), next)
+                        .take(PROBES_MAX)
+                        .find(|pack| fit(*pack))
+                })
             }
         }
     }
@@ -72,12 +71,15 @@ impl Rooms {
 pub(super) struct Tree {
     /// Node 1 is the root, node i has the children 2 i and 2 i + 1; the second half are the leaves.
     nodes: Vec<u64>,
+    /// Leaves up to the last one that was ever set.
+    used: u32,
 }
 
 impl Tree {
     fn new(leaves: usize) -> Self {
         Self {
             nodes: vec![0; 2 * leaves.max(1).next_power_of_two()],
+            used: 0,
         }
     }
 
@@ -86,6 +88,7 @@ impl Tree {
     }
 
     fn set(&mut self, leaf: u32, value: u64) {
+        self.used = self.used.max(leaf + 1);
         let mut node = self.leaves() + leaf as usize;
         self.nodes[node] = value;
         while node > 1 {

@@ -103,10 +103,25 @@ pub(super) fn pack(mut items: Vec<Item>, limits: &Limits, options: &PackOptions)
         .filter(|patches| *patches > 0)
         .min()
         .unwrap_or(0);
+    let of_images = items.iter().filter(|item| item.counts.patches > 0);
+    let (tokens, patches) = of_images.fold((0, 0), |(tokens, patches), item| {
+        let Counts {
+            tokens: more_tokens,
+            patches: more_patches,
+            ..
+        } = item.counts;
+        (
+            tokens + u64::from(more_tokens),
+            patches + u64::from(more_patches),
+        )
+    });
     let searched = Searched {
         limits,
         least_tokens,
         least_patches,
+        patches_are_scarce: limits.patches.is_some_and(|limit| {
+            u128::from(patches) * u128::from(limits.tokens) > u128::from(tokens) * u128::from(limit)
+        }),
     };
     let mut filling = Filling {
         limits,
@@ -128,19 +143,26 @@ struct Searched<'a> {
     least_tokens: u32,
     /// Of the samples that have images.
     least_patches: u32,
+    /// Whether the window's images use more of the packs' patches than of their tokens.
+    patches_are_scarce: bool,
 }
 
 impl Searched<'_> {
-    /// The tokens left in a pack: for samples of any kind, and for those with images.
+    /// The room in a pack: tokens for samples of any kind; for those with images tokens or patches, what is scarce.
     fn rooms(&self, pack: &Pack) -> (Option<u32>, Option<u32>) {
         let left = self.limits.tokens.saturating_sub(pack.counts.tokens);
         let open = !pack.items.is_empty()
             && pack.items.len() < self.limits.samples as usize
             && left >= self.least_tokens;
         let patches = self.limits.patches.unwrap_or(u32::MAX);
-        let takes_patches = patches.saturating_sub(pack.counts.patches) >= self.least_patches;
-        let room = open.then_some(left);
-        (room, room.filter(|_| takes_patches))
+        let patches = patches.saturating_sub(pack.counts.patches);
+        let takes_patches = open && patches >= self.least_patches;
+        let scarce = if self.patches_are_scarce {
+            patches
+        } else {
+            left
+        };
+        (open.then_some(left), takes_patches.then_some(scarce))
     }
 }
 
@@ -156,17 +178,19 @@ struct Filling<'a> {
 
 impl Filling<'_> {
     fn add(&mut self, item: Item) {
-        let rooms = if item.counts.patches > 0 {
-            &self.for_images
+        let (rooms, size) = if item.counts.patches == 0 {
+            (&self.all, item.counts.tokens)
+        } else if self.searched.patches_are_scarce {
+            (&self.for_images, item.counts.patches)
         } else {
-            &self.all
+            (&self.for_images, item.counts.tokens)
         };
         let sum = |pack: u32| {
             self.packs
                 .get(pack as usize)?
                 .with(&item.counts, self.limits)
         };
-        let found = rooms.find(item.counts.tokens, |pack| sum(pack).is_some());
+        let found = rooms.find(size, |pack| sum(pack).is_some());
         let (number, counts) = match found.and_then(|pack| Some((pack, sum(pack)?))) {
             Some(found) => found,
             None => {

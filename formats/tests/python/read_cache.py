@@ -58,15 +58,15 @@ def product(grid):
     return grid[0] * grid[1] * grid[2]
 
 
-def read_manifest(root):
-    data = (root / "manifest.json").read_bytes()
+def read_sealed(path):
+    data = path.read_bytes()
     body, _, seal = data.rpartition(b',"seal":"')
-    check(len(seal) == 64 + 3 and seal.endswith(b'"}\n'), "manifest.json has no seal")
+    check(len(seal) == 64 + 3 and seal.endswith(b'"}\n'), f"{path} has no seal")
     if blake3:
-        check(blake3.blake3(body).hexdigest().encode() == seal[:64], "manifest.json does not fit its seal")
-    manifest = json.loads(data)
-    check(manifest["format_version"]["major"] == 1, f"format version {manifest['format_version']}")
-    return manifest
+        check(blake3.blake3(body).hexdigest().encode() == seal[:64], f"{path} does not fit its seal")
+    document = json.loads(data)
+    check(document["format_version"]["major"] == 1, f"format version {document['format_version']}")
+    return document
 
 
 def read_file(path, size, digest):
@@ -153,7 +153,7 @@ def read_samples(folder, partition, files, images):
 
 
 def main(root):
-    manifest = read_manifest(root)
+    manifest = read_sealed(root / "manifest.json")
     image_folder = root / f"images-{manifest['image_plan_id']}"
     text_folder = root / f"text-{manifest['text_plan_id']}"
     for split in manifest["splits"]:
