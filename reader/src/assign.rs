@@ -115,7 +115,7 @@ pub(crate) fn sets(batch: &GlobalBatch, placement: &Placement) -> Vec<Option<u32
 }
 
 /// How many units of the next `batches` global batches from `at` are read where they are not held, and of how many: what to
-/// know before a run. Costs no more than the assignments, as no row is looked up.
+/// know before a run. Costs no more than the assignments, as no row is looked up; with `modalities=same` it may be more.
 ///
 /// # Errors
 /// As [`Schedule::batch`].

@@ -8,6 +8,7 @@ use std::fmt;
 use stoker_formats::{Key, Permutation};
 
 use crate::error::Result;
+use crate::rows::Rows;
 use crate::unit::Unit;
 
 /// Units of all partitions in one window, about.
@@ -23,6 +24,12 @@ pub trait Lengths: Send + Sync + fmt::Debug {
     /// # Errors
     /// If the index that says so is missing or damaged.
     fn tokens(&self, unit: Unit) -> Result<u32>;
+}
+
+impl Lengths for Rows {
+    fn tokens(&self, unit: Unit) -> Result<u32> {
+        Ok(self.counts(unit)?.tokens)
+    }
 }
 
 /// Turns of a partition in a window, if there are `partitions` in all caches together.

@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::files::CacheFiles;
 use crate::index_store::{IndexStore, path};
 use crate::io::{Backend, ReadShard};
-use crate::length::Lengths;
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles};
 use crate::open_shard::open_shard;
 use crate::sample_text::SampleText;
@@ -63,12 +62,6 @@ struct Row {
     partition: u32,
     shard: u32,
     row: u64,
-}
-
-impl Lengths for Rows {
-    fn tokens(&self, unit: Unit) -> Result<u32> {
-        Ok(self.counts(unit)?.tokens)
-    }
 }
 
 impl Rows {

@@ -207,8 +207,8 @@ pub(crate) struct StatsArgs {
     #[arg(long, requires = "ranks")]
     pub(crate) balance: bool,
     /// Data-parallel ranks, for --balance
-    #[arg(long, default_value_t = 1, value_name = "R", requires = "balance")]
-    pub(crate) ranks: u32,
+    #[arg(long, value_name = "R", requires = "balance")]
+    pub(crate) ranks: Option<u32>,
     /// Samples of a global batch over all ranks, for --balance; by default 8 a rank
     #[arg(long, value_name = "B", requires = "balance")]
     pub(crate) batch_size: Option<u32>,

@@ -9,16 +9,17 @@ use crate::stats::{self, BalanceOptions};
 const UNITS_OF_A_RANK: u32 = 8;
 
 pub(super) fn run(args: &StatsArgs) -> Result<u8> {
-    if args.balance {
+    // The one is not given without the other.
+    if let (true, Some(ranks)) = (args.balance, args.ranks) {
         let balance = stats::balance(
             &args.cache,
             &BalanceOptions {
                 split: args.split.clone(),
-                ranks: args.ranks,
+                ranks,
                 nodes: args.nodes,
                 batch_size: args
                     .batch_size
-                    .unwrap_or_else(|| args.ranks.saturating_mul(UNITS_OF_A_RANK)),
+                    .unwrap_or_else(|| ranks.saturating_mul(UNITS_OF_A_RANK)),
             },
         )?;
         if args.json {

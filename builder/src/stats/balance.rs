@@ -243,7 +243,7 @@ impl BalanceStats {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "{} global batches of {} on {} ranks, nodes: {}\n\n{:<34} {:>9} {:>9}\n",
+            "global batches: {} of {} samples; ranks: {}, nodes: {}\n\n{:<34} {:>9} {:>9}\n",
             self.batches, self.batch_size, self.ranks, self.nodes, "balance", "cost", "none"
         );
         let mut line = |what: &str, of: fn(&Dealt) -> f64| {
@@ -259,7 +259,8 @@ impl BalanceStats {
         line("patches, heaviest rank / mean", |dealt| dealt.patches.mean);
         line("  in the worst global batch", |dealt| dealt.patches.worst);
         line("padding, share of padded tokens", |dealt| dealt.padding);
-        let _ = writeln!(text, "\nremote units: {:.1} %", self.remote * 100.0);
+        let what = "remote, share of samples";
+        let _ = writeln!(text, "{what:<34} {:>9.3} {:>9.3}", self.remote, self.remote);
         text
     }
 }

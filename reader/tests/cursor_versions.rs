@@ -1,0 +1,121 @@
+//! How large cursors get, and which old ones are read.
+
+mod orders;
+
+use orders::{cache_of, options, uneven};
+use stoker_reader::{
+    Balance, CacheUnits, Cursor, Dealing, Modalities, OrderError, OrderOptions, Placement,
+    Position, Resume, Schedule, Shuffle, Tail, World, WorldSizes,
+};
+
+const DEALING: Dealing = Dealing {
+    balance: Balance::Cost,
+    modalities: Modalities::Any,
+    dummy_image: false,
+};
+
+fn world(world_size: u32, micro: u32, global: u32) -> World {
+    World::new(WorldSizes {
+        rank: 0,
+        world_size,
+        node_rank: 0,
+        num_nodes: 1,
+        micro_batch_size: micro,
+        global_batch_size: global,
+    })
+    .unwrap()
+}
+
+#[test]
+fn the_largest_cursor_has_less_than_a_kibibyte() {
+    let caches: Vec<CacheUnits> = (0..16)
+        .map(|name| cache_of(name, &[1 << 40], 1 << 39))
+        .collect();
+    let options = OrderOptions {
+        order: stoker_reader::Curriculum::Length,
+        ..options(u64::MAX, Shuffle::Shard, Tail::Even)
+    };
+    let world = world(1 << 20, 1, 1 << 24);
+    let schedule = Schedule::new(&caches, None, &options, 1 << 24).unwrap();
+    let resume = Resume {
+        at: Position {
+            epoch: (1 << 18) - 1,
+            position: (1 << 43) - 7,
+        },
+        micro_batches_delivered: 11,
+    };
+    let dealing = Dealing {
+        modalities: Modalities::Same,
+        dummy_image: true,
+        ..DEALING
+    };
+    let cursor = Cursor::within(
+        &schedule,
+        resume,
+        &world,
+        &Placement::everywhere(),
+        &dealing,
+    );
+    let json = cursor.to_json();
+    assert!(json.len() <= 1024, "{json}");
+    assert_eq!(Cursor::from_json(&json).unwrap(), cursor);
+}
+
+#[test]
+fn cursors_of_version_1_are_read() {
+    // As version 1 wrote them, but for the hashes, which are this test's.
+    let options = options(u64::MAX, Shuffle::Shard, Tail::Even);
+    let caches = [uneven(1, 211, 3), uneven(2, 30, 2)];
+    let weighted = |weights: &[f64]| Schedule::new(&caches, Some(weights), &options, 24).unwrap();
+    let schedule = weighted(&[2.0, 1.0]);
+    let (world, placement) = (world(4, 2, 24), Placement::everywhere());
+    let resume = Resume {
+        at: Position {
+            epoch: 9,
+            position: 72,
+        },
+        micro_batches_delivered: 2,
+    };
+    let saved = Cursor::within(&schedule, resume, &world, &placement, &DEALING);
+    let mut value: serde_json::Value = serde_json::from_str(&saved.to_json()).unwrap();
+    let old = |value: &mut serde_json::Value| {
+        value["version"] = 1.into();
+        for key in ["order", "given", "check"] {
+            value.as_object_mut().unwrap().shift_remove(key);
+        }
+        let check = stoker_formats::ContentHash::of(format!("stoker cursor 1\n{value}").as_bytes());
+        value["check"] = check.to_string().into();
+        Cursor::from_json(&value.to_string())
+    };
+    // Version 1 knew no way of dealing but one.
+    assert!(matches!(
+        old(&mut value),
+        Err(OrderError::DamagedCursor { .. })
+    ));
+    value["within"]
+        .as_object_mut()
+        .unwrap()
+        .shift_remove("dealing");
+    let cursor = old(&mut value).unwrap();
+    let none = Dealing {
+        balance: Balance::None,
+        ..DEALING
+    };
+    let schedule = cursor.schedule(&schedule, false).unwrap();
+    let resumed = cursor.resume(&schedule, &world, &placement, &none).unwrap();
+    assert_eq!(resumed.micro_batches_delivered, 2);
+    let refused = cursor
+        .resume(&schedule, &world, &placement, &DEALING)
+        .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the cursor was saved with another choice of balance, modalities and dummy_image, inside a global batch: none any, here it is `cost any`"
+    );
+    let uncounted = weighted(&[1.0, 7.0]);
+    value.as_object_mut().unwrap().shift_remove("within");
+    let border = old(&mut value).unwrap();
+    assert_eq!(
+        border.schedule(&uncounted, true).unwrap_err(),
+        OrderError::Uncounted { caches: 2 }
+    );
+}
