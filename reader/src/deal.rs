@@ -76,9 +76,9 @@ pub fn deal(
         nodes: vec![0; rows],
         ranks,
     };
-    let held = dealer.among_nodes();
-    let dealt = dealer.among_ranks(&held);
-    Ok(dealer.among_micro_batches(dealt, &held))
+    let held = dealer.deal_to_nodes();
+    let dealt = dealer.deal_to_ranks(&held);
+    Ok(dealer.to_micro_batches(dealt, &held))
 }
 
 struct Dealer<'a> {
@@ -112,7 +112,7 @@ struct HeldBy {
 
 impl Dealer<'_> {
     /// Deals rows to nodes.
-    fn among_nodes(&mut self) -> HeldBy {
+    fn deal_to_nodes(&mut self) -> HeldBy {
         let each = self.world.rank_units();
         let of_node: Vec<u32> = self.ranks.iter().map(|ranks| ranks.len() as u32).collect();
         let share: Vec<u32> = of_node.iter().map(|ranks| ranks * each).collect();
@@ -206,7 +206,7 @@ impl Dealer<'_> {
     }
 
     /// Deals the rows of each node to its ranks, then swaps what is uneven.
-    fn among_ranks(&self, held: &HeldBy) -> Vec<u32> {
+    fn deal_to_ranks(&self, held: &HeldBy) -> Vec<u32> {
         let each = self.world.rank_units() as usize;
         let mut dealt = vec![0; self.order.len()];
         let mut load = vec![[0; 2]; self.world.world_size() as usize];
@@ -275,7 +275,7 @@ impl Dealer<'_> {
     }
 
     /// Divides the rows of each rank into micro-batches.
-    fn among_micro_batches(&self, dealt: Vec<u32>, held: &HeldBy) -> Assignment {
+    fn to_micro_batches(&self, dealt: Vec<u32>, held: &HeldBy) -> Assignment {
         let each = self.world.rank_units() as usize;
         let micro = self.world.micro_batch_size() as usize;
         let mut rows = Vec::with_capacity(dealt.len());

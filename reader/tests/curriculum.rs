@@ -1,5 +1,10 @@
 //! `order=length`: batches of one length, and still each unit once, from every place.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "the figures that the tests bound are worth a look"
+)]
+
 mod orders;
 
 use std::collections::BTreeSet;
