@@ -87,6 +87,7 @@ pub use mrope::Mrope;
 pub use options::{Balance, Curriculum, Dealing, Last, Modalities, OrderOptions, Shuffle, Tail};
 pub use order::Order;
 pub use order_error::{Difference, OrderError};
+pub use packs::Packs;
 pub use placement::{Held, Placement};
 pub use reader::{Reader, Step};
 pub use reader_options::{CacheOptions, ReaderOptions};

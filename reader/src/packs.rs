@@ -19,7 +19,7 @@ use crate::unit::{CacheUnits, PackId, Unit};
 
 /// A pack table of a cache.
 #[derive(Debug)]
-pub(crate) struct Packs {
+pub struct Packs {
     files: Arc<CacheFiles>,
     entry: PackEntry,
     /// Of the table's file.
@@ -38,8 +38,9 @@ struct Kept {
 impl Packs {
     /// Reads the entry of the table called `name` and looks whether its file is there.
     ///
-    /// Fails if there is no such table, or it is another cache's or damaged.
-    pub(crate) fn open(files: Arc<CacheFiles>, name: &str) -> Result<Self> {
+    /// # Errors
+    /// [`Error::NoPack`], [`Error::OtherPack`] if it is another cache's, [`Error::Missing`], or what is damaged.
+    pub fn open(files: Arc<CacheFiles>, name: &str) -> Result<Self> {
         let folder = files.root().join(PACKS_FOLDER);
         let missing = || Error::NoPack {
             pack: name.chars().take(80).collect(),
@@ -85,7 +86,8 @@ impl Packs {
     }
 
     /// The packs of `split`.
-    pub(crate) fn units(&self, split: &SplitEntry) -> CacheUnits {
+    #[must_use]
+    pub fn units(&self, split: &SplitEntry) -> CacheUnits {
         let pack = PackId {
             name: self.entry.name.to_string(),
             table: self.entry.table.hash,
@@ -120,8 +122,11 @@ impl Packs {
         })
     }
 
-    /// What a pack holds, as it was planned.
-    pub(crate) fn counts(&self, unit: Unit) -> Result<Counts> {
+    /// What a pack holds, as it was planned. Reads the counts of its partition when they are first asked for.
+    ///
+    /// # Errors
+    /// [`Error::NoPartition`]; [`Error::Formats`] if the table is damaged.
+    pub fn counts(&self, unit: Unit) -> Result<Counts> {
         let kept = self.kept(unit.partition)?;
         let counts = match kept.counts.get() {
             Some(counts) => counts,

@@ -110,6 +110,20 @@ fn messages() {
         "--json",
     ];
     scene.check("pack_alone_json", &scene.pack(&alone));
+    let dealt = |pack| {
+        [
+            "stats",
+            "--balance",
+            "--ranks",
+            "2",
+            "--batch-size",
+            "4",
+            "--pack",
+            pack,
+        ]
+    };
+    scene.check("pack_balance", &scene.on_cache(&dealt("alone")));
+    scene.check("pack_balance_missing", &scene.on_cache(&dealt("2k")));
     scene.check("pack_inspect", &scene.on_cache(&["inspect"]));
     scene.check("pack_verify", &scene.on_cache(&["verify", "--deep"]));
     let stats = scene.on_cache(&["stats"]).end().expect_code(0);

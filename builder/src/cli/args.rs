@@ -209,7 +209,10 @@ pub(crate) struct StatsArgs {
     /// Data-parallel ranks, for --balance
     #[arg(long, value_name = "R", requires = "balance")]
     pub(crate) ranks: Option<u32>,
-    /// Samples of a global batch over all ranks, for --balance; by default 8 a rank
+    /// The pack table whose packs are dealt, for --balance; by default samples are
+    #[arg(long, value_name = "NAME", requires = "balance")]
+    pub(crate) pack: Option<String>,
+    /// Samples, or packs, of a global batch over all ranks, for --balance; by default 8 a rank
     #[arg(long, value_name = "B", requires = "balance")]
     pub(crate) batch_size: Option<u32>,
     /// Nodes that the ranks are spread over, each with its share of partitions, for --balance

@@ -17,6 +17,7 @@ pub(super) fn run(args: &StatsArgs) -> Result<u8> {
                 split: args.split.clone(),
                 ranks,
                 nodes: args.nodes,
+                pack: args.pack.clone(),
                 batch_size: args
                     .batch_size
                     .unwrap_or_else(|| ranks.saturating_mul(UNITS_OF_A_RANK)),

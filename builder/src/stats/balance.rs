@@ -4,14 +4,16 @@
 //! first global batches of an epoch, with the seed of a run that names none.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
-use stoker_formats::Counts;
+use stoker_formats::{Counts, SplitEntry};
 use stoker_reader::{
-    Assignment, Balance, CacheFiles, CacheUnits, Dealing, Held, Last, OrderOptions, Placement,
-    Position, Schedule, Unit, World, WorldSizes, deal,
+    Assignment, Balance, CacheFiles, CacheUnits, Dealing, Held, Last, OrderOptions, Packs,
+    Placement, Position, Schedule, Unit, World, WorldSizes, deal,
 };
 
 use crate::error::{Error, Result};
@@ -30,6 +32,8 @@ pub struct BalanceOptions {
     pub nodes: u32,
     /// Units of a global batch.
     pub batch_size: u32,
+    /// The pack table whose packs are the units; by default units are samples.
+    pub pack: Option<String>,
 }
 
 /// How uneven ranks are: the heaviest over the mean.
@@ -76,7 +80,7 @@ pub struct BalanceStats {
 /// # Errors
 /// If there is no cache or split, an index is missing or damaged, or the numbers make no world.
 pub fn balance(root: &Path, options: &BalanceOptions) -> Result<BalanceStats> {
-    let files = CacheFiles::open(root)?;
+    let files = Arc::new(CacheFiles::open(root)?);
     let splits = &files.manifest().splits;
     let split = splits.iter().find(|split| split.name == options.split);
     let split = split.ok_or_else(|| Error::Usage {
@@ -94,7 +98,8 @@ pub fn balance(root: &Path, options: &BalanceOptions) -> Result<BalanceStats> {
         global_batch_size: size,
     })
     .map_err(order)?;
-    let units = CacheUnits::of_split(files.manifest(), split);
+    let mut weighed = Weighed::open(&files, options.pack.as_deref())?;
+    let units = weighed.units(split);
     let placement = placement(&units, nodes).map_err(order)?;
     let options = OrderOptions {
         last: Last::Drop,
@@ -102,17 +107,13 @@ pub fn balance(root: &Path, options: &BalanceOptions) -> Result<BalanceStats> {
     };
     let schedule = Schedule::new(&[units], None, &options, size).map_err(order)?;
     let batches = schedule.epoch_batches().min(BATCHES);
-    let mut indexes = Indexes {
-        files: &files,
-        partitions: BTreeMap::new(),
-    };
     let (mut cost, mut none) = (Sums::default(), Sums::default());
     let (mut at, mut remote) = (Position::default(), 0);
     for _ in 0..batches {
         let batch = schedule.batch(at)?;
         let each = batch.units.iter().flatten();
         let counts = each
-            .map(|unit| indexes.counts(*unit))
+            .map(|unit| weighed.counts(*unit))
             .collect::<Result<Vec<Counts>>>()?;
         let of: BTreeMap<Unit, Counts> = batch
             .units
@@ -163,26 +164,49 @@ fn placement(
     Placement::new(&held)
 }
 
-/// The counts of the partitions that were asked for.
-struct Indexes<'a> {
-    files: &'a CacheFiles,
-    partitions: BTreeMap<u32, Vec<Counts>>,
+/// What the units are, and what each holds.
+enum Weighed {
+    /// Samples, with the counts of the partitions that were asked for.
+    Samples(Arc<CacheFiles>, BTreeMap<u32, Vec<Counts>>),
+    Packs(Box<Packs>),
 }
 
-impl Indexes<'_> {
-    fn counts(&mut self, unit: Unit) -> Result<Counts> {
-        if !self.partitions.contains_key(&unit.partition) {
-            let index = self.files.sample_index(unit.partition)?;
-            let counts = index.iter().map(|entry| Counts {
-                tokens: entry.n_tokens,
-                loss_tokens: entry.n_loss_tokens,
-                images: entry.n_images,
-                patches: entry.n_patches,
-            });
-            self.partitions.insert(unit.partition, counts.collect());
+impl Weighed {
+    fn open(files: &Arc<CacheFiles>, pack: Option<&str>) -> Result<Self> {
+        let files = Arc::clone(files);
+        Ok(match pack {
+            None => Self::Samples(files, BTreeMap::new()),
+            Some(name) => Self::Packs(Box::new(Packs::open(files, name)?)),
+        })
+    }
+
+    fn units(&self, split: &SplitEntry) -> CacheUnits {
+        match self {
+            Self::Samples(files, _) => CacheUnits::of_split(files.manifest(), split),
+            Self::Packs(packs) => packs.units(split),
         }
-        let found = self.partitions.get(&unit.partition);
-        let found = found.and_then(|counts| counts.get(usize::try_from(unit.number).ok()?));
+    }
+
+    fn counts(&mut self, unit: Unit) -> Result<Counts> {
+        let (files, partitions) = match self {
+            Self::Samples(files, partitions) => (files, partitions),
+            Self::Packs(packs) => return Ok(packs.counts(unit)?),
+        };
+        let counts = match partitions.entry(unit.partition) {
+            Entry::Occupied(kept) => kept.into_mut(),
+            Entry::Vacant(free) => {
+                let index = files.sample_index(unit.partition)?;
+                let counts = index.iter().map(|entry| Counts {
+                    tokens: entry.n_tokens,
+                    loss_tokens: entry.n_loss_tokens,
+                    images: entry.n_images,
+                    patches: entry.n_patches,
+                });
+                free.insert(counts.collect())
+            }
+        };
+        let number = usize::try_from(unit.number).ok();
+        let found = number.and_then(|number| counts.get(number));
         // The manifest's rows are held against the index when it is opened.
         Ok(found.copied().unwrap_or_default())
     }
