@@ -59,6 +59,9 @@ pub struct Dealt {
 /// The prediction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BalanceStats {
+    /// The pack table whose packs are the units; none where they are samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pack: Option<String>,
     /// Data-parallel ranks.
     pub ranks: u32,
     /// Nodes.
@@ -101,6 +104,7 @@ pub fn balance(root: &Path, options: &BalanceOptions) -> Result<BalanceStats> {
     let mut weighed = Weighed::open(&files, options.pack.as_deref())?;
     let units = weighed.units(split);
     let placement = placement(&units, nodes).map_err(order)?;
+    let pack = options.pack.clone();
     let options = OrderOptions {
         last: Last::Drop,
         ..OrderOptions::default()
@@ -136,6 +140,7 @@ pub fn balance(root: &Path, options: &BalanceOptions) -> Result<BalanceStats> {
         at = batch.next;
     }
     Ok(BalanceStats {
+        pack,
         ranks,
         nodes,
         batch_size: size,
@@ -266,8 +271,9 @@ impl BalanceStats {
     /// The prediction for a person.
     #[must_use]
     pub fn to_text(&self) -> String {
+        let units = self.pack.as_ref().map_or("samples", |_| "packs");
         let mut text = format!(
-            "global batches: {} of {} samples; ranks: {}, nodes: {}\n\n{:<34} {:>9} {:>9}\n",
+            "global batches: {} of {} {units}; ranks: {}, nodes: {}\n\n{:<34} {:>9} {:>9}\n",
             self.batches, self.batch_size, self.ranks, self.nodes, "balance", "cost", "none"
         );
         let mut line = |what: &str, of: fn(&Dealt) -> f64| {
@@ -283,7 +289,7 @@ impl BalanceStats {
         line("patches, heaviest rank / mean", |dealt| dealt.patches.mean);
         line("  in the worst global batch", |dealt| dealt.patches.worst);
         line("padding, share of padded tokens", |dealt| dealt.padding);
-        let what = "remote, share of samples";
+        let what = format!("remote, share of {units}");
         let _ = writeln!(text, "{what:<34} {:>9.3} {:>9.3}", self.remote, self.remote);
         text
     }
