@@ -1,4 +1,4 @@
-//! `build`, `verify`, `inspect` and `stats` for Python: the command's arguments in, the command's JSON out.
+//! `build`, `pack`, `verify`, `inspect` and `stats` for Python: the command's arguments in, the command's JSON out.
 //!
 //! Owns no option and no default of its own, so that the package and the command cannot differ.
 
@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 use serde::Serialize;
 use stoker_builder::build::{self as building, Progress, Stop};
 use stoker_builder::{
-    Error, Result, cli, inspect as inspecting, stats as statistics, verify as verifying,
+    Error, Result, cli, inspect as inspecting, pack as packing, stats as statistics,
+    verify as verifying,
 };
 use stoker_reader::{Cache, CacheFiles};
 
@@ -41,6 +42,17 @@ pub(crate) fn build(
             json(&building::build(&options, &asked, &shown)?)
         }
     })
+}
+
+/// Plans packs as `stoker pack` with `args` does.
+#[pyfunction]
+#[pyo3(signature = (args, progress))]
+pub(crate) fn pack(py: Python<'_>, args: Vec<OsString>, progress: bool) -> PyResult<String> {
+    let mut request = cli::pack_request(args).map_err(builder_error)?;
+    request.show = progress;
+    let stop = Stop::default();
+    let asked = stop.clone();
+    answer(py, &stop, move || json(&packing::pack(&request, &asked)?))
 }
 
 /// Checks a cache as `stoker verify` does. Damage stands in the report.

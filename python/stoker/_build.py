@@ -75,9 +75,7 @@ def build(
         "memory-budget": memory_budget,
         "s3-endpoint": s3_endpoint,
     }
-    for name, value in options.items():
-        if value is not None:
-            args.append(f"--{name}={value if isinstance(value, (int, str)) else os.fspath(value)}")
+    args += _given(options)
     if isinstance(split, Mapping):
         split = [f"{name}={share}" for name, share in split.items()]
     args += [f"--split={share}" for share in _several(split or [])]
@@ -87,6 +85,39 @@ def build(
             args.append(f"--{name}")
     trial = [sys.executable, "-m", "stoker"]
     return parsed(_stoker.build(args, trial, progress))
+
+
+def pack(
+    cache: str | os.PathLike[str],
+    *,
+    max_tokens: int,
+    name: str | None = None,
+    max_patches: int | None = None,
+    max_samples: int | None = None,
+    by_modality: bool = False,
+    strategy: str | None = None,
+    overlong: str | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Plan the samples of a cache into packs of at most `max_tokens` tokens, and give what `stoker pack --json` prints.
+
+    The arguments are the command's options (`stoker pack --help`); None takes the command's default. A table of the
+    same name and options is found again.
+    """
+    options = {
+        "max-tokens": max_tokens,
+        "name": name,
+        "max-patches": max_patches,
+        "max-samples": max_samples,
+        "strategy": strategy,
+        "overlong": overlong,
+        "seed": seed,
+        "threads": threads,
+    }
+    args = _given(options) + ["--by-modality"] * by_modality
+    return parsed(_stoker.pack([*args, "--", os.fspath(cache)], progress))
 
 
 def verify(cache: str | os.PathLike[str], *, deep: bool = False, progress: bool = True) -> dict[str, Any]:
@@ -126,6 +157,12 @@ def parsed(text: str) -> dict[str, Any]:
     """One of the native half's JSON objects."""
     value: dict[str, Any] = json.loads(text)
     return value
+
+
+def _given(options: Mapping[str, Any]) -> list[str]:
+    """The options that are not None, in one word each, so that a value that begins with a dash is a value."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return [f"--{name}={value if isinstance(value, (int, str)) else os.fspath(value)}" for name, value in given.items()]
 
 
 def _several(values: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:

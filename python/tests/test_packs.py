@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,19 +16,14 @@ import stoker
 BUDGET = 512
 
 
-def pack(cache: Path, name: str, budget: int) -> None:
-    command = [sys.executable, "-m", "stoker", "pack", cache, "--max-tokens", str(budget), "--name", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture(scope="module")
 def packed(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The session's cache with two pack tables."""
     copy = tmp_path_factory.mktemp("packed") / "cache"
     shutil.copytree(cache, copy)
-    pack(copy, "small", BUDGET)
-    pack(copy, "large", 2 * BUDGET)
+    small = stoker.pack(copy, max_tokens=BUDGET, name="small", progress=False)
+    stoker.pack(copy, max_tokens=2 * BUDGET, name="large", progress=False)
+    assert stoker.pack(copy, max_tokens=BUDGET, name="small", threads=1, progress=False)["table"] == small["table"]
     return copy
 
 

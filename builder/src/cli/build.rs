@@ -5,10 +5,9 @@ use std::fmt::Write;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use clap::Parser;
 use indicatif::{HumanBytes, HumanCount, HumanDuration};
 
-use super::args::{BuildArgs, Cli, Command, OnReject};
+use super::args::{BuildArgs, Command, OnReject};
 use super::{DONE, printer};
 use crate::build::options::RejectLimit;
 use crate::build::{self, BuildOptions, BuildReport, PlanReport, Progress, SplitReport, Stop};
@@ -51,25 +50,9 @@ pub(super) fn run(args: &BuildArgs) -> Result<u8> {
 /// # Errors
 /// [`Error::Usage`] for arguments that the command would not take.
 pub fn build_options(args: impl IntoIterator<Item = OsString>) -> Result<(BuildOptions, bool)> {
-    let command = ["stoker", "build"].map(OsString::from);
-    match Cli::try_parse_from(command.into_iter().chain(args)) {
-        Ok(Cli {
-            command: Command::Build(args),
-        }) => Ok((options(&args), args.dry_run)),
-        Ok(_) => Err(usage("not the arguments of a build")),
-        Err(error) => {
-            let text = error.to_string();
-            // The first paragraph says what is wrong, the others how the command line is used.
-            let what = text.split("\n\n").next().unwrap_or_default();
-            Err(usage(what.trim_start_matches("error: ").trim_end()))
-        }
-    }
-}
-
-fn usage(what: &str) -> Error {
-    Error::Usage {
-        what: what.into(),
-        hint: "the options are those of `stoker build`, which its --help explains".into(),
+    match super::parsed("build", args)? {
+        Command::Build(args) => Ok((options(&args), args.dry_run)),
+        _ => Err(super::usage("build", "not the arguments of a build")),
     }
 }
 

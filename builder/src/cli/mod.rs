@@ -16,8 +16,9 @@ use std::ffi::OsString;
 use clap::Parser;
 
 pub use build::build_options;
+pub use pack::pack_request;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use args::{Cli, Command};
 
 /// Exit code of a command that did what it was asked.
@@ -52,5 +53,24 @@ fn dispatch(command: &Command) -> Result<u8> {
         Command::Read(args) => read::run(args),
         Command::Bench(args) => bench::run(args),
         Command::TryImage(args) => try_image::run(args).map(|()| DONE),
+    }
+}
+
+/// The arguments of the subcommand `name` alone, for callers that are no command line.
+fn parsed(name: &str, args: impl IntoIterator<Item = OsString>) -> Result<Command> {
+    let command = ["stoker", name].map(OsString::from);
+    let cli = Cli::try_parse_from(command.into_iter().chain(args)).map_err(|error| {
+        let text = error.to_string();
+        // The first paragraph says what is wrong, the others how the command line is used.
+        let what = text.split("\n\n").next().unwrap_or_default();
+        usage(name, what.trim_start_matches("error: ").trim_end())
+    })?;
+    Ok(cli.command)
+}
+
+fn usage(name: &str, what: &str) -> Error {
+    Error::Usage {
+        what: what.into(),
+        hint: format!("the options are those of `stoker {name}`, which its --help explains"),
     }
 }
