@@ -1,6 +1,6 @@
 //! Measures opening a large cache; `scripts/bench-open` builds and runs it.
 //!
-//! usage: bench_open FOLDER [--rounds N]
+//! usage: bench_open FOLDER [--rounds N] [--pack NAME]
 //!
 //! Makes a cache of 10^7 text samples in 10^4 shards in FOLDER (once), then opens it again and again in processes of
 //! their own, at the start and at places of a cursor, and prints medians: time to the first batch, and memory.
@@ -58,8 +58,9 @@ fn make(cache: &Path) {
     );
 }
 
-fn options(cache: &Path) -> ReaderOptions {
+fn options(cache: &Path, pack: Option<&str>) -> ReaderOptions {
     let mut options = ReaderOptions::new(cache, GLOBAL_BATCH);
+    options.pack = pack.map(str::to_owned);
     options.world.world_size = RANKS;
     options.world.rank = 7;
     options.world.micro_batch_size = GLOBAL_BATCH / RANKS;
@@ -67,10 +68,10 @@ fn options(cache: &Path) -> ReaderOptions {
 }
 
 /// Opens, goes to `consumed` samples by a cursor, and takes a batch; prints milliseconds, and KiB of memory.
-fn child(cache: &Path, cursor: &str) {
+fn child(cache: &Path, pack: Option<&str>, cursor: Option<&str>) {
     let started = Instant::now();
-    let mut reader = Reader::open(options(cache)).expect("a reader");
-    if !cursor.is_empty() {
+    let mut reader = Reader::open(options(cache, pack)).expect("a reader");
+    if let Some(cursor) = cursor {
         let cursor = Cursor::from_json(cursor).expect("a cursor");
         reader.restore(&cursor).expect("a place");
     }
@@ -94,35 +95,35 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let first = arguments
-        .next()
-        .expect("usage: bench_open FOLDER [--rounds N]");
-    let second = arguments.next();
+    let first = arguments.next().expect("a folder");
     if first == "child" {
-        let cursor = arguments.next().unwrap_or_default();
-        return child(Path::new(&second.expect("a cache")), &cursor);
+        let mut given = || arguments.next().filter(|text| !text.is_empty());
+        let (cache, pack, cursor) = (given().expect("a cache"), given(), given());
+        return child(Path::new(&cache), pack.as_deref(), cursor.as_deref());
     }
-    let rounds: usize = match second.as_deref() {
-        Some("--rounds") => arguments
-            .next()
-            .and_then(|n| n.parse().ok())
-            .expect("a number"),
-        _ => 15,
-    };
+    let (mut rounds, mut pack) = (15, None);
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next().expect("a value");
+        match argument.as_str() {
+            "--rounds" => rounds = value.parse().expect("a number"),
+            "--pack" => pack = Some(value),
+            _ => panic!("usage: bench_open FOLDER [--rounds N] [--pack NAME]"),
+        }
+    }
     let cache = PathBuf::from(first).join("cache");
     if !cache.join("manifest.json").exists() {
         println!("making {} samples", PARTITIONS * PARTITION_ROWS);
         make(&cache);
     }
-    let mut reader = Reader::open(options(&cache)).expect("a reader");
+    let mut reader = Reader::open(options(&cache, pack.as_deref())).expect("a reader");
     println!("| the first batch | ms | anonymous MiB |");
     println!("|---|---|---|");
-    let samples = PARTITIONS * PARTITION_ROWS;
+    let units = reader.schedule().epoch_len();
     for (name, consumed) in [
         ("at the start", None),
-        ("after a cursor in the middle", Some(samples / 2)),
-        ("after a cursor near the end", Some(samples / 1000 * 999)),
-        ("after a cursor in epoch 9", Some(samples * 9 + samples / 3)),
+        ("after a cursor in the middle", Some(units / 2)),
+        ("after a cursor near the end", Some(units / 1000 * 999)),
+        ("after a cursor in epoch 9", Some(units * 9 + units / 3)),
     ] {
         let cursor = consumed.map(|consumed| {
             let whole = consumed / u64::from(GLOBAL_BATCH) * u64::from(GLOBAL_BATCH);
@@ -135,7 +136,7 @@ fn main() {
                 let output = Command::new(program)
                     .arg("child")
                     .arg(&cache)
-                    .args(cursor.as_deref())
+                    .args([pack.as_deref(), cursor.as_deref()].map(Option::unwrap_or_default))
                     .output()
                     .expect("a process");
                 let text = String::from_utf8_lossy(&output.stdout);
