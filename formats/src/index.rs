@@ -252,6 +252,12 @@ impl SampleIndex {
         self.read(row).ok().flatten()
     }
 
+    /// What row `row` holds; none beyond the last.
+    #[must_use]
+    pub fn counts(&self, row: u64) -> Option<Counts> {
+        self.read_counts(row).ok().flatten()
+    }
+
     /// All entries in order.
     pub fn iter(&self) -> impl Iterator<Item = SampleEntry> + '_ {
         (0..self.len()).map_while(|row| self.get(row))

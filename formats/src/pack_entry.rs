@@ -16,6 +16,7 @@ use crate::limits::{
 };
 use crate::manifest::{FileEntry, Version};
 use crate::names::PackName;
+use crate::row::Counts;
 use crate::sealed::{self, Seal, document_fault};
 
 const KIND: &str = "entry of a pack table";
@@ -133,6 +134,16 @@ pub struct PackTotals {
     pub overlong: u64,
     /// Tokens in them.
     pub overlong_tokens: u64,
+}
+
+impl PackTotals {
+    /// Counts what a pack holds; its samples are counted apart.
+    pub fn add(&mut self, counts: &Counts) {
+        self.tokens += u64::from(counts.tokens);
+        self.loss_tokens += u64::from(counts.loss_tokens);
+        self.images += u64::from(counts.images);
+        self.patches += u64::from(counts.patches);
+    }
 }
 
 /// What `packs/<name>.json` says of a pack table.

@@ -86,6 +86,19 @@ pub struct Counts {
     pub patches: u32,
 }
 
+impl Counts {
+    /// The sum; none if a part of it cannot be counted.
+    #[must_use]
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        Some(Self {
+            tokens: self.tokens.checked_add(other.tokens)?,
+            loss_tokens: self.loss_tokens.checked_add(other.loss_tokens)?,
+            images: self.images.checked_add(other.images)?,
+            patches: self.patches.checked_add(other.patches)?,
+        })
+    }
+}
+
 /// Where a sample row lies, and what it weighs. Offsets are bytes from the start of the shard file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleEntry {
@@ -128,6 +141,17 @@ impl ImageEntry {
 }
 
 impl SampleEntry {
+    /// What the row holds.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            tokens: self.n_tokens,
+            loss_tokens: self.n_loss_tokens,
+            images: self.n_images,
+            patches: self.n_patches,
+        }
+    }
+
     /// Why no intact sample row can have these numbers; none if one can.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
@@ -172,17 +196,8 @@ pub(crate) fn image_fault(grid: [i32; 3], size: [i32; 2], length: u64) -> Option
     (length > MAX_IMAGE_BYTES).then_some("too many bytes of patches")
 }
 
-/// What is counted over one sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SampleCounts {
-    pub(crate) n_tokens: u32,
-    pub(crate) n_loss_tokens: u32,
-    pub(crate) n_images: u32,
-    pub(crate) n_patches: u32,
-}
-
 /// The counts of a row, or why it cannot stand in a shard.
-pub(crate) fn sample_counts(row: &SampleRow<'_>) -> Result<SampleCounts, &'static str> {
+pub(crate) fn sample_counts(row: &SampleRow<'_>) -> Result<Counts, &'static str> {
     if row.sample_id.is_empty() || row.sample_id.len() > MAX_ID_BYTES {
         return Err("sample id empty or too long");
     }
@@ -203,11 +218,11 @@ pub(crate) fn sample_counts(row: &SampleRow<'_>) -> Result<SampleCounts, &'stati
         patches += patches_of(*grid).ok_or("patch grid out of range")?;
     }
     let small = |count: u64| u32::try_from(count).map_err(|_| "too many patches");
-    Ok(SampleCounts {
-        n_tokens: small(row.input_ids.len() as u64)?,
-        n_loss_tokens: small(loss_tokens(row.labels))?,
-        n_images: small(row.images.len() as u64)?,
-        n_patches: small(patches)?,
+    Ok(Counts {
+        tokens: small(row.input_ids.len() as u64)?,
+        loss_tokens: small(loss_tokens(row.labels))?,
+        images: small(row.images.len() as u64)?,
+        patches: small(patches)?,
     })
 }
 

@@ -108,8 +108,8 @@ impl<W: Write> SampleShardWriter<W> {
         let record_id = row.record_id.unwrap_or_default();
         let bytes = ROW_BYTES
             + (row.sample_id.len() + record_id.len()) as u64
-            + u64::from(counts.n_tokens) * 8
-            + u64::from(counts.n_images) * 16;
+            + u64::from(counts.tokens) * 8
+            + u64::from(counts.images) * 16;
         if self.pending.bytes > 0 && self.pending.bytes + bytes > BATCH_BYTES {
             self.flush()?;
         }
@@ -123,10 +123,10 @@ impl<W: Write> SampleShardWriter<W> {
             image_grid_thw: pending.grids.push(row.image_grid_thw),
             sample_id: pending.sample_ids.push(row.sample_id.as_bytes()),
             record_id: pending.record_ids.push(record_id.as_bytes()),
-            n_tokens: counts.n_tokens,
-            n_loss_tokens: counts.n_loss_tokens,
-            n_images: counts.n_images,
-            n_patches: counts.n_patches,
+            n_tokens: counts.tokens,
+            n_loss_tokens: counts.loss_tokens,
+            n_images: counts.images,
+            n_patches: counts.patches,
             sample_id_bytes: row.sample_id.len() as u32,
             record_id_bytes: row.record_id.map(|id| id.len() as u32),
             checksum: sample_checksum(self.partition, number, row),

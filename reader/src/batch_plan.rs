@@ -67,37 +67,19 @@ impl BatchPlan {
     /// Adds the samples of a unit; returns their tokens.
     fn add(&mut self, unit: Unit, rows: &Rows, model: &Model) -> Result<usize> {
         let merged = u64::from(model.mrope.merge_size.unsigned_abs()).pow(2);
-        let mut sums = [0u64; 4];
+        let mut sum = Some(Counts::default());
         for sample in rows.units().samples(unit)? {
             let entry = rows.entry(sample)?;
             if u64::from(entry.n_patches) > u64::from(entry.n_tokens) * merged {
                 let what = "more patches than its tokens stand for";
                 return Err(rows.sample_fault(sample, &entry, what));
             }
-            let counts = [
-                entry.n_tokens,
-                entry.n_loss_tokens,
-                entry.n_images,
-                entry.n_patches,
-            ];
-            for (sum, count) in sums.iter_mut().zip(counts) {
-                *sum += u64::from(count);
-            }
+            sum = sum.and_then(|sum| sum.checked_add(entry.counts()));
             self.samples.push((sample, entry));
         }
-        // Of a sum beyond the range no unit was planned; it differs from the counts as it should.
-        let [tokens, loss_tokens, images, patches] =
-            sums.map(|sum| u32::try_from(sum).unwrap_or(u32::MAX));
-        rows.units().check(
-            unit,
-            Counts {
-                tokens,
-                loss_tokens,
-                images,
-                patches,
-            },
-        )?;
-        usize::try_from(sums[0]).map_err(|_| Error::Internal("the tokens of a unit"))
+        rows.units().check(unit, sum)?;
+        let tokens = sum.map(|sum| sum.tokens as usize);
+        tokens.ok_or(Error::Internal("the tokens of a unit"))
     }
 
     /// The sizes of the batch.

@@ -117,7 +117,7 @@ impl BufferPool {
 /// Bytes of a pool. Dropped, their memory goes back to it, if it still exists.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    /// None only while it is dropped.
+    /// None once it was sent, and while it is dropped.
     memory: Option<HostMemory>,
     bytes: usize,
     pool: Weak<BufferPool>,
@@ -144,26 +144,19 @@ impl DerefMut for Buffer {
 
 #[cfg(feature = "cuda")]
 impl Buffer {
-    /// Without memory.
-    pub(crate) fn empty() -> Self {
-        Self {
-            memory: None,
-            bytes: 0,
-            pool: Weak::new(),
-        }
-    }
-
     /// Starts to copy the bytes to `slot`, and gives the memory back to its pool, where it waits for the copy.
-    pub(crate) fn send(mut self, slot: &mut Slot, stream: &Stream) -> Result<()> {
-        match &mut self.memory {
-            Some(memory) => memory.send(self.bytes, slot, stream),
-            None => Ok(()),
+    pub(crate) fn send(&mut self, slot: &mut Slot, stream: &Stream) -> Result<()> {
+        if let Some(memory) = &mut self.memory {
+            memory.send(self.bytes, slot, stream)?;
         }
+        self.release();
+        Ok(())
     }
 }
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
+impl Buffer {
+    fn release(&mut self) {
+        self.bytes = 0;
         if let (Some(memory), Some(pool)) = (self.memory.take(), self.pool.upgrade()) {
             if process::id() == pool.pid {
                 pool.give(memory);
@@ -172,6 +165,12 @@ impl Drop for Buffer {
                 std::mem::forget(memory);
             }
         }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

@@ -4,15 +4,14 @@
 //! its memory is reached by [`DeviceBatch::write`] alone.
 
 use crate::batch::{Batch, PIXELS, Tensor};
-use crate::device::{CudaUpload, DeviceFault, Patches, Target, Upload};
-use crate::error::{Error, Result};
+use crate::device::{CudaUpload, Patches, Target, Upload};
+use crate::error::Result;
 use crate::unit::Unit;
 
 /// A micro-batch of one rank on a GPU. It takes a slot there until it is written or dropped.
 #[derive(Debug)]
 pub struct DeviceBatch {
     pub(crate) upload: CudaUpload,
-    pub(crate) device: String,
     /// As it was put together, but for its bytes.
     pub(crate) batch: Batch,
     /// As the consumer gets them.
@@ -34,7 +33,7 @@ impl DeviceBatch {
     pub fn write(mut self, targets: Vec<Target<'_>>) -> Result<()> {
         if targets.len() != self.tensors.len() {
             let what = "a batch is written into one target for each tensor";
-            return Err(Error::device(&self.device, DeviceFault::Refused { what }));
+            return Err(self.upload.refused(what));
         }
         for (tensor, target) in self.tensors.iter().zip(targets) {
             if tensor.name == PIXELS {

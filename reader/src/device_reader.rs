@@ -11,9 +11,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::batch::{Batch, Dtype, PIXELS};
-use crate::buffer::Buffer;
 use crate::cursor::{Cursor, Resume};
-use crate::device::{CudaDevice, Device, DeviceOptions, Patches};
+use crate::device::{CudaDevice, DeviceOptions, Patches};
 use crate::device_batch::DeviceBatch;
 use crate::error::{Error, Result};
 use crate::expand::Pixels;
@@ -139,7 +138,6 @@ impl DeviceReader {
             temporal: model.temporal_patch_size,
             pixels: self.pixels,
         };
-        let buffer = std::mem::replace(&mut batch.buffer, Buffer::empty());
         let mut tensors = batch.tensors.clone();
         for tensor in tensors.iter_mut().filter(|tensor| tensor.name == PIXELS) {
             let [count, width] = &mut tensor.shape[..] else {
@@ -150,8 +148,7 @@ impl DeviceReader {
             tensor.dtype = Dtype::from(self.pixels);
         }
         Ok(DeviceBatch {
-            upload: self.device.send(buffer)?,
-            device: self.device.name().to_owned(),
+            upload: self.device.send(&mut batch.buffer)?,
             batch,
             tensors,
             patches,

@@ -159,8 +159,8 @@ impl Packs {
     }
 
     /// Fails unless a pack's samples have together what it was planned with.
-    pub(crate) fn check(&self, unit: Unit, found: Counts) -> Result<()> {
-        if found == self.counts(unit)? {
+    pub(crate) fn check(&self, unit: Unit, found: Option<Counts>) -> Result<()> {
+        if found == Some(self.counts(unit)?) {
             return Ok(());
         }
         Err(Error::Damaged {

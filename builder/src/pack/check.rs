@@ -135,14 +135,11 @@ impl Check<'_> {
                 }
             }
             totals.samples += rows.len() as u64;
-            totals.tokens += u64::from(counts.tokens);
-            totals.loss_tokens += u64::from(counts.loss_tokens);
-            totals.images += u64::from(counts.images);
-            totals.patches += u64::from(counts.patches);
+            totals.add(counts);
         }
         for row in self.left_out {
             let seen = usize::try_from(*row).ok().and_then(|row| seen.get_mut(row));
-            match (seen, self.counts(*row)) {
+            match (seen, self.index.counts(*row)) {
                 (Some(seen), Some(counts)) if !*seen && !self.limits.admit(&counts) => {
                     *seen = true;
                     totals.overlong += 1;
@@ -157,10 +154,6 @@ impl Check<'_> {
         }
     }
 
-    fn counts(&self, row: u64) -> Option<Counts> {
-        self.index.read_counts(row).ok().flatten()
-    }
-
     fn check_pack(
         &self,
         counts: Counts,
@@ -168,23 +161,14 @@ impl Check<'_> {
         totals: &mut PackTotals,
     ) -> Result<(), &'static str> {
         let options = &self.entry.options;
-        let mut sum = [0u64; 4];
+        let mut sum = Some(Counts::default());
         let mut with_images = 0;
         for row in rows {
-            let found = self.counts(u64::from(*row)).ok_or("no such row")?;
-            let parts = [found.tokens, found.loss_tokens, found.images, found.patches];
-            for (sum, part) in sum.iter_mut().zip(parts) {
-                *sum += u64::from(part);
-            }
+            let found = self.index.counts(u64::from(*row)).ok_or("no such row")?;
+            sum = sum.and_then(|sum| sum.checked_add(found));
             with_images += usize::from(found.images > 0);
         }
-        let counted = [
-            counts.tokens,
-            counts.loss_tokens,
-            counts.images,
-            counts.patches,
-        ];
-        if sum != counted.map(u64::from) {
+        if sum != Some(counts) {
             return Err("other counts than the index has");
         }
         if options.by_modality && with_images != 0 && with_images != rows.len() {

@@ -196,12 +196,9 @@ fn lengths(index: &SampleIndex, partition: u32) -> Result<Vec<Counts>> {
             hint: "build the cache with more --partitions".into(),
         });
     }
-    let counts = (0..index.len()).map(|row| index.read_counts(row));
-    let counts: std::io::Result<Option<Vec<Counts>>> = counts.collect();
-    // The index is in memory, and no row is beyond its last.
-    Ok(counts
-        .map_err(Error::io("read", FileName::Index { partition }.to_string()))?
-        .unwrap_or_default())
+    Ok((0..index.len())
+        .map_while(|row| index.counts(row))
+        .collect())
 }
 
 fn refuse_overlong(samples: &[OverlongSample]) -> Result<()> {

@@ -122,10 +122,7 @@ impl Sums {
             .map(|(_, counts)| u64::from(counts.tokens));
         totals.overlong_tokens += tokens.sum::<u64>();
         for counts in &packed.counts {
-            totals.tokens += u64::from(counts.tokens);
-            totals.loss_tokens += u64::from(counts.loss_tokens);
-            totals.images += u64::from(counts.images);
-            totals.patches += u64::from(counts.patches);
+            totals.add(counts);
         }
         self.padded_tokens += packed.padded_tokens;
         let place = packed.overlong.iter().map(|(row, counts)| OverlongSample {

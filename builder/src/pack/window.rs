@@ -69,12 +69,7 @@ impl Pack {
 
     /// What it would hold with one more sample; none if that is too much.
     fn with(&self, counts: &Counts, limits: &Limits) -> Option<Counts> {
-        let sum = Counts {
-            tokens: self.counts.tokens.checked_add(counts.tokens)?,
-            loss_tokens: self.counts.loss_tokens.checked_add(counts.loss_tokens)?,
-            images: self.counts.images.checked_add(counts.images)?,
-            patches: self.counts.patches.checked_add(counts.patches)?,
-        };
+        let sum = self.counts.checked_add(*counts)?;
         (limits.admit(&sum) && self.items.len() < limits.samples as usize).then_some(sum)
     }
 

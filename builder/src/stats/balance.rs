@@ -201,12 +201,7 @@ impl Weighed {
             Entry::Occupied(kept) => kept.into_mut(),
             Entry::Vacant(free) => {
                 let index = files.sample_index(unit.partition)?;
-                let counts = index.iter().map(|entry| Counts {
-                    tokens: entry.n_tokens,
-                    loss_tokens: entry.n_loss_tokens,
-                    images: entry.n_images,
-                    patches: entry.n_patches,
-                });
+                let counts = (0..index.len()).map_while(|row| index.counts(row));
                 free.insert(counts.collect())
             }
         };

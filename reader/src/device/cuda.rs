@@ -266,9 +266,7 @@ impl DeviceMemory {
 
     /// A part of it to write to in the order of `stream`, if there is that part.
     pub(crate) fn target(&mut self, range: Range<usize>, stream: &Stream) -> Option<Target<'_>> {
-        let bytes = range.end.checked_sub(range.start)?;
-        let address = self.address + range.start as u64;
-        (range.end <= self.bytes).then(|| Target::at(address, bytes, stream.handle()))
+        self.targets(&[range], stream)?.pop()
     }
 
     /// Several parts of it, if they ascend without an overlap.

@@ -12,7 +12,7 @@ use super::cuda::{self, Context, Kernels, Slot, Stream};
 use super::pool::{Lent, Pool};
 use super::{Device, DeviceFault, DeviceOptions, Patches, Target, Upload};
 use crate::buffer::{Buffer, Source};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::staging::{HostMemory, Staging, StagingRing};
 
 /// A GPU as a device.
@@ -66,8 +66,9 @@ impl CudaDevice {
         Source::Locked(Arc::clone(&self.shared.context))
     }
 
-    /// Starts to move a buffer of [`source`](Self::source). Never waits: a slot is added where all are in hand.
-    pub(crate) fn send(&self, buffer: Buffer) -> Result<CudaUpload> {
+    /// Starts to move a buffer of [`source`](Self::source). A slot is added where all are in hand;
+    /// one that is too small waits for its last use and grows.
+    pub(crate) fn send(&self, buffer: &mut Buffer) -> Result<CudaUpload> {
         let shared = &self.shared;
         shared.context.check()?;
         let bytes = buffer.len();
@@ -126,6 +127,12 @@ pub(crate) struct CudaUpload {
     slot: Lent<Slot>,
     bytes: usize,
     shared: Arc<Shared>,
+}
+
+impl CudaUpload {
+    pub(crate) fn refused(&self, what: &'static str) -> Error {
+        self.slot.refused(what)
+    }
 }
 
 impl fmt::Debug for CudaUpload {

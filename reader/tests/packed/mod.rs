@@ -80,10 +80,7 @@ pub(crate) fn write(
         }
         for (rows, counts) in packs.iter().zip(&counts) {
             totals.samples += rows.len() as u64;
-            totals.tokens += u64::from(counts.tokens);
-            totals.loss_tokens += u64::from(counts.loss_tokens);
-            totals.images += u64::from(counts.images);
-            totals.patches += u64::from(counts.patches);
+            totals.add(counts);
             totals.overlong += u64::from(counts.tokens > max_tokens);
         }
         writer.write(partition, &counts, &members).unwrap();
