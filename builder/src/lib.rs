@@ -4,6 +4,7 @@ pub mod bench;
 pub mod build;
 pub mod cli;
 pub mod error;
+mod folder;
 pub mod image;
 pub mod inspect;
 pub mod limits;

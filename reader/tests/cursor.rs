@@ -2,34 +2,15 @@
 
 mod orders;
 
-use orders::{Dice, SHUFFLES, TAILS, cache_of, options, uneven};
+use orders::{DEALING, Dice, SHUFFLES, TAILS, cache_of, options, through_json, uneven, world};
 use stoker_reader::{
-    Balance, CacheUnits, Cursor, Dealing, Difference, Held, Last, Modalities, OrderError,
-    OrderOptions, Placement, Position, Resume, Schedule, Shuffle, Tail, Unit, World, WorldSizes,
-    assign,
+    CacheUnits, Cursor, Difference, Held, Last, OrderError, OrderOptions, Placement, Position,
+    Resume, Schedule, Shuffle, Tail, Unit, World, WorldSizes, assign,
 };
-
-fn world(world_size: u32, micro: u32, global: u32) -> World {
-    World::new(WorldSizes {
-        rank: 0,
-        world_size,
-        node_rank: 0,
-        num_nodes: 1,
-        micro_batch_size: micro,
-        global_batch_size: global,
-    })
-    .unwrap()
-}
 
 fn caches() -> Vec<CacheUnits> {
     vec![uneven(1, 211, 3), uneven(2, 30, 2)]
 }
-
-const DEALING: Dealing = Dealing {
-    balance: Balance::Cost,
-    modalities: Modalities::Any,
-    dummy_image: false,
-};
 
 const WEIGHTS: [f64; 2] = [2.0, 1.0];
 
@@ -55,14 +36,6 @@ fn rest(schedule: &Schedule, world: &World, resume: Resume) -> Vec<Vec<Option<Un
         (at, skip) = (batch.next, 0);
     }
     steps
-}
-
-fn through_json(cursor: &Cursor) -> Cursor {
-    let json = cursor.to_json();
-    assert!(json.len() <= 1024 && json.is_ascii(), "{json}");
-    let read = Cursor::from_json(&json).unwrap();
-    assert_eq!(&read, cursor);
-    read
 }
 
 #[test]

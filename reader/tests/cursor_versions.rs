@@ -2,29 +2,11 @@
 
 mod orders;
 
-use orders::{cache_of, options, uneven};
+use orders::{DEALING, cache_of, options, uneven, world};
 use stoker_reader::{
     Balance, CacheUnits, Cursor, Dealing, Modalities, OrderError, OrderOptions, Placement,
-    Position, Resume, Schedule, Shuffle, Tail, World, WorldSizes,
+    Position, Resume, Schedule, Shuffle, Tail,
 };
-
-const DEALING: Dealing = Dealing {
-    balance: Balance::Cost,
-    modalities: Modalities::Any,
-    dummy_image: false,
-};
-
-fn world(world_size: u32, micro: u32, global: u32) -> World {
-    World::new(WorldSizes {
-        rank: 0,
-        world_size,
-        node_rank: 0,
-        num_nodes: 1,
-        micro_batch_size: micro,
-        global_batch_size: global,
-    })
-    .unwrap()
-}
 
 #[test]
 fn the_largest_cursor_has_less_than_a_kibibyte() {

@@ -2,35 +2,11 @@
 
 mod orders;
 
-use orders::{Dice, cache_of, options, uneven};
+use orders::{DEALING, Dice, cache_of, options, through_json, uneven, world};
 use stoker_reader::{
-    Balance, CacheUnits, Cursor, Dealing, Last, Modalities, OrderError, OrderOptions, Placement,
-    Position, Resume, Schedule, Shuffle, Tail, Unit, World, WorldSizes,
+    CacheUnits, Cursor, Last, OrderError, OrderOptions, Placement, Position, Resume, Schedule,
+    Shuffle, Tail, Unit,
 };
-
-const DEALING: Dealing = Dealing {
-    balance: Balance::Cost,
-    modalities: Modalities::Any,
-    dummy_image: false,
-};
-
-fn world(world_size: u32, micro: u32, global: u32) -> World {
-    World::new(WorldSizes {
-        rank: 0,
-        world_size,
-        node_rank: 0,
-        num_nodes: 1,
-        micro_batch_size: micro,
-        global_batch_size: global,
-    })
-    .unwrap()
-}
-
-fn through_json(cursor: &Cursor) -> Cursor {
-    let json = cursor.to_json();
-    assert!(json.len() <= 1024, "{json}");
-    Cursor::from_json(&json).unwrap()
-}
 
 /// Units from `at` on, `count` of them.
 fn units_from(schedule: &Schedule, at: Position, count: u64) -> Vec<Unit> {

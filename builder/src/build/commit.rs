@@ -22,6 +22,7 @@ use super::report::{Committed, SplitReport};
 use super::sink::base_name;
 use super::tidy;
 use crate::error::{Error, Result};
+use crate::folder::has_file;
 use crate::model::ModelFolder;
 use crate::pack::store;
 use crate::plan::PlannedFile;
@@ -201,10 +202,7 @@ fn check_there<E: InFolder>(
         .publisher
         .root()
         .join(E::folder(&context.layout).to_string());
-    let there = |name: FileName, bytes: u64| {
-        std::fs::symlink_metadata(folder.join(name.to_string()))
-            .is_ok_and(|meta| meta.is_file() && meta.len() == bytes)
-    };
+    let there = |name: FileName, bytes| has_file(&folder.join(name.to_string()), bytes);
     for (ordinal, (shard, receipt)) in (0..).zip(files.shards.iter().zip(&files.receipts)) {
         let shard =
             shard.is_none_or(|shard| there(FileName::Shard { partition, ordinal }, shard.bytes));

@@ -15,6 +15,7 @@ use stoker_formats::{
 };
 
 use crate::error::{Error, Result};
+use crate::folder::has_file;
 use crate::plan::PlanIds;
 use crate::publish::Publisher;
 
@@ -222,7 +223,7 @@ fn read<E: InFolder>(
     };
     let shard_is_there = receipt.shard.is_none_or(|shard| {
         let path = folder.join(FileName::Shard { partition, ordinal }.to_string());
-        fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == shard.bytes)
+        has_file(&path, shard.bytes)
     });
     let right = receipt.partition == partition && receipt.ordinal == ordinal && shard_is_there;
     Ok(right.then_some((receipt, bytes)))

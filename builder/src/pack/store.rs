@@ -5,13 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use stoker_formats::limits::MAX_PACK_ENTRY_BYTES;
 use stoker_formats::{ContentHash, PACKS_FOLDER, PackEntry, PackFile, PackName};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::folder;
 use crate::publish::{Publisher, TEMP_SUFFIX};
 
 /// Names of tables while they are written: their own follow from their hashes.
@@ -34,24 +34,11 @@ pub(crate) fn path(root: &Path, file: &PackFile) -> PathBuf {
 
 /// The names in the folder, sorted; none if there is no folder.
 pub(crate) fn names(root: &Path) -> Result<Vec<String>> {
-    let folder = root.join(PACKS_FOLDER);
-    let entries = match fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
-            return Ok(Vec::new());
-        }
-        Err(error) => return Err(Error::io("list", &folder)(error)),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(Error::io("list", &folder))?;
-        names.push(entry.file_name().to_string_lossy().into_owned());
-    }
+    let entries = folder::entries(&root.join(PACKS_FOLDER))?;
+    let mut names: Vec<String> = entries
+        .iter()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     Ok(names)
 }

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use stoker_formats::{FileName, Folder, MANIFEST_NAME, PACKS_FOLDER, PackFile};
@@ -14,7 +13,8 @@ use stoker_reader::CacheFiles;
 use super::report::{Note, NoteKind};
 use crate::build::lock::LOCK_NAME;
 use crate::build::state::STATE_NAME;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::folder;
 use crate::pack::store::{self, Found};
 
 /// What a builder keeps in the cache's folder: its lock, and of an unfinished build the state and what crashed.
@@ -117,24 +117,11 @@ fn kind_of(name: &str) -> NoteKind {
 
 /// Names in a folder, and whether each is a folder. A folder that is not there is empty: its files are missing anyway.
 fn list(folder: &Path) -> Result<Vec<(String, bool)>> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
-            return Ok(Vec::new());
-        }
-        Err(error) => return Err(Error::io("list", folder)(error)),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(Error::io("list", folder))?;
+    let entries = folder::entries(folder)?;
+    let listed = entries.iter().map(|entry| {
         // A link to a plan's folder is a plan's folder.
         let is_folder = fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir());
-        names.push((entry.file_name().to_string_lossy().into_owned(), is_folder));
-    }
-    Ok(names)
+        (entry.file_name().to_string_lossy().into_owned(), is_folder)
+    });
+    Ok(listed.collect())
 }

@@ -2,7 +2,10 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use stoker_reader::{CacheUnits, OrderOptions, PartitionUnits, Shuffle, Tail};
+use stoker_reader::{
+    Balance, CacheUnits, Cursor, Dealing, Modalities, OrderOptions, PartitionUnits, Shuffle, Tail,
+    World, WorldSizes,
+};
 
 pub(crate) const SHUFFLES: [Shuffle; 3] = [Shuffle::Full, Shuffle::Shard, Shuffle::None];
 pub(crate) const TAILS: [Tail; 2] = [Tail::Even, Tail::All];
@@ -39,6 +42,35 @@ pub(crate) fn options(seed: u64, shuffle: Shuffle, tail: Tail) -> OrderOptions {
         tail,
         ..OrderOptions::default()
     }
+}
+
+/// A world on one node, as its first rank sees it.
+pub(crate) fn world(world_size: u32, micro: u32, global: u32) -> World {
+    World::new(WorldSizes {
+        rank: 0,
+        world_size,
+        node_rank: 0,
+        num_nodes: 1,
+        micro_batch_size: micro,
+        global_batch_size: global,
+    })
+    .unwrap()
+}
+
+/// The usual dealing.
+pub(crate) const DEALING: Dealing = Dealing {
+    balance: Balance::Cost,
+    modalities: Modalities::Any,
+    dummy_image: false,
+};
+
+/// A cursor that another process reads.
+pub(crate) fn through_json(cursor: &Cursor) -> Cursor {
+    let json = cursor.to_json();
+    assert!(json.len() <= 1024 && json.is_ascii(), "{json}");
+    let read = Cursor::from_json(&json).unwrap();
+    assert_eq!(&read, cursor);
+    read
 }
 
 /// A small source of made-up numbers.
