@@ -210,7 +210,12 @@ fn check_there<E: InFolder>(
             return Err(lost(context, partition));
         }
     }
-    Ok(())
+    // Written when the partition was done, which may be hours ago.
+    if there(FileName::Index { partition }, files.index.bytes) {
+        Ok(())
+    } else {
+        Err(lost(context, partition))
+    }
 }
 
 fn lost(context: &Context, partition: u32) -> Error {
