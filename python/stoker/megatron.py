@@ -32,7 +32,8 @@ class Batches:
                       one reads and sends its batches to the others, or what went wrong
     consumed_samples  where to begin, as Megatron counts
     pad_id            the token id of padding
-    device            where the tensors go; by default where the reader puts them ("broadcast" with NCCL needs a GPU)
+    device            where the tensors are copied to by torch, after they were put together on the host; by default they
+                      stay there ("broadcast" with NCCL needs a GPU)
 
     A batch holds tokens, labels, loss_mask, position_ids (3 x rows x tokens), attention_mask (None: causal, padding is
     to the right), pixel_values, image_grid_thw and n_loss_tokens, the count of the global batch. Packed ones also hold

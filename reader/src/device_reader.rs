@@ -4,8 +4,9 @@
 //! error comes after all batches before it.
 //!
 //! Threads of the reader put batches together in page-locked memory, with patches as they are stored. When one is
-//! delivered, the copy of the next one is started if it is ready, so that it runs beside the consumer's work. Nothing here
-//! waits for the GPU.
+//! delivered, the copy of the next one is started if it is ready, so that it runs beside the consumer's work. Waiting for
+//! the GPU is left to the consumer's stream, but where memory must grow or go: a slot that is too small, a buffer beyond the
+//! pool's limit.
 
 use std::collections::VecDeque;
 use std::time::Duration;

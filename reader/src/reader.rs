@@ -79,7 +79,7 @@ impl std::fmt::Debug for Reader {
 
 impl Reader {
     /// Opens the caches: reads their manifests and checks that every file that this node needs is there. Starts no
-    /// thread and costs nothing a row.
+    /// thread and costs nothing a row; with `modalities=same` the first global batches are dealt, for which counts are read.
     ///
     /// # Errors
     /// [`Error::NotACache`], [`Error::Missing`] with all missing files, [`Error::NoSplit`], [`Error::NoPack`],
