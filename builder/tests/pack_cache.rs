@@ -97,6 +97,31 @@ fn damages(root: &Path, deep: bool) -> Vec<(String, Fault, String)> {
         .collect()
 }
 
+/// A partition of at most eight samples is one padded batch, whatever the draw.
+#[test]
+fn padding_is_that_of_padded_batches() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = synthetic::content_of(&[7, 8, 3]);
+    synthetic::write(folder.path(), &content, &synthetic::opaque_tables());
+    let (mut real, mut padded) = (0, 0);
+    for part in &content {
+        let lengths = || part.samples.iter().map(|sample| sample.input_ids.len());
+        real += lengths().sum::<usize>();
+        padded += lengths().max().unwrap() * part.samples.len();
+    }
+    assert!(real < padded);
+    let report = run(&request(folder.path(), 1000)).unwrap();
+    let expected = 1.0 - real as f64 / padded as f64;
+    let found = report.padded_batch_padding.unwrap();
+    assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
+    let fill = real as f64 / (report.packs * 1000) as f64;
+    assert!(
+        (report.fill_rate - fill).abs() < 1e-9,
+        "{}",
+        report.fill_rate
+    );
+}
+
 #[test]
 fn a_table_holds_every_sample_once_and_is_sound() {
     let folder = made();

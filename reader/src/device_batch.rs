@@ -29,7 +29,7 @@ impl DeviceBatch {
     /// Writes each tensor into its target, in the order of the targets' streams, and comes back at once.
     ///
     /// # Errors
-    /// [`Error::Device`] if the targets are not one for each tensor, of its size, or the device fails.
+    /// [`Error::Device`](crate::Error::Device) if the targets are not one for each tensor, of its size, or the device fails.
     pub fn write(mut self, targets: Vec<Target<'_>>) -> Result<()> {
         if targets.len() != self.tensors.len() {
             let what = "a batch is written into one target for each tensor";
