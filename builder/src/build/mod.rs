@@ -11,6 +11,7 @@ mod gate;
 mod images;
 pub(crate) mod in_flight;
 pub mod lock;
+mod named;
 pub mod options;
 mod partitions;
 pub mod progress;
@@ -92,14 +93,15 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     let early = Early::default();
     let estimate = estimate_build(&setup, &layout, &notes, &early, false)?;
     let free = free_bytes(&options.output)?;
-    if estimate.bytes() + RESERVE_BYTES > free {
+    let needed = estimate.space_bytes() + RESERVE_BYTES;
+    if needed > free {
         return Err(Error::DiskFull {
             path: options.output.clone(),
-            needed: estimate.bytes() + RESERVE_BYTES,
+            needed,
             free,
         });
     }
-    setup.publisher.set_remaining_bytes(estimate.bytes());
+    setup.publisher.set_remaining_bytes(estimate.space_bytes());
     setup.state.publish(&setup.publisher)?;
     layout.create(&setup.publisher)?;
     let context = Arc::new(Context {
@@ -114,6 +116,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         crashers: notes.crashers,
         early,
         layout,
+        named: named::Named::read(setup.publisher.root())?,
         plan: setup.plan,
         image_recipe: setup.image_recipe,
         text: setup.text,
