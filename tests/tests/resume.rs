@@ -303,6 +303,30 @@ fn another_recipe_or_input_is_refused_by_name_until_restart() {
     clean.finish(&output, "with the first input again");
 }
 
+/// Its files are not ours to judge, nor its manifest to replace.
+#[test]
+fn a_cache_of_a_newer_version_is_left_alone() {
+    let clean = Clean::new(6);
+    let path = clean.corpus.output("clean").join("manifest.json");
+    let text = fs::read_to_string(&path).expect("the manifest");
+    let newer = text.replacen("\"major\":1", "\"major\":2", 1);
+    let newer = newer.split_once(",\"seal\":").expect("a seal").0;
+    let newer = format!(
+        "{newer},\"seal\":\"{}\"}}\n",
+        blake3::hash(newer.as_bytes())
+    );
+    fs::write(&path, &newer).expect("the manifest");
+    let output = clean.corpus.output("clean");
+    let ended = clean.corpus.build(&output).end().expect_code(2);
+    assert!(
+        ended.stderr.contains("format version 2.0"),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(fs::read_to_string(&path).expect("the manifest"), newer);
+    assert!(!output.join("building.json").exists());
+}
+
 /// Text that was made of pictures which are lost, receipts and all, and have changed since is not taken for theirs.
 #[test]
 fn text_is_not_kept_for_other_pictures() {

@@ -44,6 +44,7 @@ use crate::publish::free_bytes;
 use context::{Context, DecodeMemory, Preparers};
 use early::Early;
 use in_flight::InFlight;
+use named::Named;
 use receipts::Layout;
 use rejects::Rejected;
 use setup::{Setup, set_up};
@@ -82,6 +83,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
             hint: "check --input".into(),
         });
     }
+    let named = Named::read(setup.publisher.root())?;
     resume_or_refuse(&setup, options)?;
     let rejected = Rejected::new(records, options.max_rejects.allowed(records));
     for (record, reason) in &setup.plan.faulty {
@@ -116,7 +118,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         crashers: notes.crashers,
         early,
         layout,
-        named: named::Named::read(setup.publisher.root())?,
+        named,
         plan: setup.plan,
         image_recipe: setup.image_recipe,
         text: setup.text,
