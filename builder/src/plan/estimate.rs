@@ -164,7 +164,7 @@ fn known(images: &[u32], found: &ImageReceipts) -> HashMap<u32, Option<ImageEntr
     let number = |item: u64| usize::try_from(item).ok().and_then(|at| images.get(at));
     let rows = found.all().iter().flat_map(|receipt| {
         let rows = receipt.items.iter().zip(&receipt.entries);
-        let rows = rows.map(|(item, entry)| (*item, Some(entry.clone())));
+        let rows = rows.map(|(item, entry)| (*item, Some(*entry)));
         let rejects = receipt.rejects.iter().map(|reject| (reject.item, None));
         rows.chain(rejects)
     });
