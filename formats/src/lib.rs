@@ -24,6 +24,7 @@ mod pack_entry;
 mod pack_table;
 #[cfg(feature = "tables")]
 mod pack_write;
+mod part;
 mod permutation;
 mod read_at;
 mod read_row;
@@ -55,6 +56,7 @@ pub use pack_entry::{
 pub use pack_table::{Members, PackTable};
 #[cfg(feature = "tables")]
 pub use pack_write::PackTableWriter;
+pub use part::{PARTS_FOLDER, PartEntry, PartFile, PartName, PartRecord};
 pub use permutation::{Key, Permutation, last_entries};
 pub use read_at::ReadAt;
 pub use read_row::{ImageData, SampleData, read_image, read_sample};

@@ -322,7 +322,7 @@ impl Manifest {
 
 impl PartitionFiles {
     /// What contradicts itself.
-    fn fault(&self) -> Option<&'static str> {
+    pub(crate) fn fault(&self) -> Option<&'static str> {
         if self.shards.len() != self.receipts.len() {
             return Some("another number of receipts than shards");
         }

@@ -309,7 +309,7 @@ fn recognise(path: &str) -> Option<FileName> {
     }
 }
 
-fn bad(text: &str) -> Error {
+pub(crate) fn bad(text: &str) -> Error {
     Error::Name {
         name: text.chars().take(SHOWN_CHARACTERS).collect(),
     }

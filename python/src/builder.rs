@@ -1,4 +1,4 @@
-//! `build`, `pack`, `verify`, `inspect` and `stats` for Python: the command's arguments in, the command's JSON out.
+//! `build`, `commit`, `pack`, `verify`, `inspect` and `stats` for Python: the command's arguments in, the command's JSON out.
 //!
 //! Owns no option and no default of its own, so that the package and the command cannot differ.
 
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use serde::Serialize;
 use stoker_builder::build::{self as building, Progress, Stop};
 use stoker_builder::{
-    Error, Result, cli, inspect as inspecting, pack as packing, stats as statistics,
+    Error, Result, cli, inspect as inspecting, pack as packing, parts, stats as statistics,
     verify as verifying,
 };
 use stoker_reader::{Cache, CacheFiles};
@@ -42,6 +42,16 @@ pub(crate) fn build(
             json(&building::build(&options, &asked, &shown)?)
         }
     })
+}
+
+/// Puts parts together as `stoker commit` with `args` does.
+#[pyfunction]
+#[pyo3(signature = (args))]
+pub(crate) fn commit(py: Python<'_>, args: Vec<OsString>) -> PyResult<String> {
+    let request = cli::commit_request(args).map_err(builder_error)?;
+    let stop = Stop::default();
+    let asked = stop.clone();
+    answer(py, &stop, move || json(&parts::commit(&request, &asked)?))
 }
 
 /// Plans packs as `stoker pack` with `args` does.

@@ -40,6 +40,8 @@ def build(
     memory_budget: int | str | None = None,
     s3_endpoint: str | None = None,
     allow_bucket: str | Iterable[str] | None = None,
+    worker: int | str | None = None,
+    workers: int | None = None,
     restart: bool = False,
     prune: bool = False,
     dry_run: bool = False,
@@ -49,7 +51,8 @@ def build(
 
     The arguments are the command's options (`stoker build --help`); None takes the command's default. `split` is
     a mapping of names to shares (0.005 or "0.5%") or a list of "NAME=SHARE". `progress` shows a line on stderr.
-    Ctrl-C stops the build; what is done stays, and the same call goes on.
+    Ctrl-C stops the build; what is done stays, and the same call goes on. With `worker` (a number from 0, or "auto" for
+    what the launcher's environment says) and `workers` only that worker's part is built, for `commit` to put together.
     """
     # One word for each, so that a value that begins with a dash is a value.
     args = [f"--input={source}" for source in _several(input)]
@@ -74,6 +77,8 @@ def build(
         "threads": threads,
         "memory-budget": memory_budget,
         "s3-endpoint": s3_endpoint,
+        "worker": worker,
+        "workers": workers,
     }
     args += _given(options)
     if isinstance(split, Mapping):
@@ -85,6 +90,21 @@ def build(
             args.append(f"--{name}")
     trial = [sys.executable, "-m", "stoker"]
     return parsed(_stoker.build(args, trial, progress))
+
+
+def commit(
+    parts: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    output: str | os.PathLike[str],
+    prune: bool = False,
+) -> dict[str, Any]:
+    """Put the parts of several workers together in the folder `output`, and give what `stoker commit --json` prints.
+
+    `parts` are the output folders of part builds, or copies of them without shards; `output` may be one of them. Its
+    `placement`, the partitions of each worker, is the `placement` of a `Reader` if worker k's part is on node k.
+    """
+    args = _given({"output": output}) + ["--prune"] * prune
+    return parsed(_stoker.commit([*args, "--", *_several(parts)]))
 
 
 def pack(

@@ -181,3 +181,40 @@ def test_the_package_itself_tries_images(cache: Path) -> None:
             [sys.executable, "-m", "stoker", "try-image", "--recipe", recipe], input=data, capture_output=True, timeout=60
         )
         assert ended.returncode == 0, ended.stderr
+
+
+def test_parts_of_two_workers_are_the_cache_of_one(tmp_path: Path, cache: Path, build_options: dict) -> None:
+    nodes = [tmp_path / "node0", tmp_path / "node1"]
+    for worker, node in enumerate(nodes):
+        part = stoker.build(
+            SOURCE, output=node, min_pixels=1024, max_pixels=4096, partitions=2, worker=worker, workers=2, **build_options
+        )
+        assert part["part"]["partitions"] == [worker]
+        assert "fingerprint" not in part
+    with pytest.raises(stoker.errors.ConfigError, match="no part holds") as caught:
+        stoker.commit(nodes[0], output=nodes[0])
+    assert "--workers 2 --worker I" in caught.value.hint
+    for node in nodes:
+        report = stoker.commit(nodes, output=node)
+        assert (node / "manifest.json").read_bytes() == (cache / "manifest.json").read_bytes()
+    assert report["placement"] == [[0], [1]]
+    ids = []
+    for rank, node in enumerate(nodes):
+        reader = stoker.Reader(
+            node, global_batch_size=2, micro_batch_size=1, rank=rank, world_size=2, node_rank=rank, num_nodes=2,
+            placement=report["placement"], tail="even", sample_ids=True,
+        )
+        ids += [name for batch in reader for name in batch["sample_ids"]]
+        checked = stoker.verify(node, deep=True, progress=False)
+        assert checked["sound"] and checked["not_held"] == [1 - rank]
+    assert len(ids) == len(set(ids)) == 30
+
+
+def test_a_part_needs_a_number(tmp_path: Path, build_options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(stoker.errors.ConfigError, match="no launcher"):
+        stoker.build(SOURCE, output=tmp_path / "part", workers=2, **build_options)
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+    plan = stoker.build(SOURCE, output=tmp_path / "part", worker="auto", workers=2, partitions=2, dry_run=True, **build_options)
+    assert plan["part"]["worker"] == 1

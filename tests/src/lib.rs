@@ -8,6 +8,7 @@ pub mod crash;
 pub mod dice;
 pub mod fuzz;
 pub mod mutate;
+pub mod parts;
 pub mod s3;
 pub mod snapshot;
 pub mod strace;

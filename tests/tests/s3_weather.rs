@@ -80,6 +80,7 @@ fn child_builds() {
                 .expect("tries"),
             ..Deadlines::default()
         },
+        part: None,
         trial_program: None,
         restart: false,
         prune: false,

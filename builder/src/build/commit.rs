@@ -7,30 +7,29 @@
 use std::path::Path;
 
 use serde_json::Value;
-use stoker_formats::tables::{
-    ProvenanceKind, ProvenanceRow, RejectTableRow, SampleTableRow, TableRow, TableWriter,
-};
+use stoker_formats::tables::{ProvenanceKind, ProvenanceRow};
 use stoker_formats::{
-    ContentHash, FileEntry, FileName, Folder, ImageEntry, InputEntry, MANIFEST_NAME, Manifest,
-    Partition, PartitionFiles, SampleEntry, SplitEntry, TableKind, Tables, VERSION, Written,
-    fingerprint, write_image_index, write_sample_index,
+    ContentHash, FileEntry, FileName, ImageEntry, ImageReceipt, InputEntry, MANIFEST_NAME,
+    Manifest, PARTS_FOLDER, PartEntry, Partition, PartitionFiles, SampleEntry, SplitEntry, VERSION,
+    Written, fingerprint, write_image_index, write_sample_index,
 };
 
 use super::context::Context;
 use super::named::changed;
 use super::receipts::{ImageReceipts, InFolder, Receipts, SampleReceipts};
-use super::report::{Committed, SplitReport};
+use super::report::Committed;
 use super::sink::base_name;
+use super::tables::OpenTables;
 use super::tidy;
 use crate::error::{Error, Result};
 use crate::folder::has_file;
 use crate::model::ModelFolder;
 use crate::pack::store;
 use crate::plan::PlannedFile;
-use crate::publish::Pending;
+use crate::publish::Publisher;
 
 /// What the manifest says of its maker. Byte identity is promised for one release.
-const CREATED_BY: &str = concat!("stoker ", env!("CARGO_PKG_VERSION"));
+pub(crate) const CREATED_BY: &str = concat!("stoker ", env!("CARGO_PKG_VERSION"));
 
 /// What a commit needs beside the context.
 pub(crate) struct Making<'a> {
@@ -52,11 +51,11 @@ pub(crate) struct Done<'a> {
 
 /// A commit in the making: partition after partition, then [`finish`](Self::finish).
 pub(crate) struct Commit<'a> {
-    context: &'a Context,
-    tables: OpenTables,
-    splits: Vec<SplitEntry>,
-    partitions: Vec<Partition>,
-    committed: Committed,
+    pub(super) context: &'a Context,
+    pub(super) tables: OpenTables,
+    pub(super) splits: Vec<SplitEntry>,
+    pub(super) partitions: Vec<PartEntry>,
+    pub(super) committed: Committed,
 }
 
 impl<'a> Commit<'a> {
@@ -72,11 +71,11 @@ impl<'a> Commit<'a> {
             images: 0,
         });
         Ok(Self {
-            tables: OpenTables::new(context).map_err(|error| context.publisher.explain(error))?,
+            tables: open_tables(context).map_err(|error| context.publisher.explain(error))?,
             splits: splits.collect(),
             partitions: Vec::new(),
             committed: Committed {
-                records: context.plan.records(),
+                records: context.share.records,
                 ..Committed::default()
             },
             context,
@@ -101,9 +100,9 @@ impl<'a> Commit<'a> {
             .and_then(|()| self.tables.add_samples(context, &split.name, done))
             .map_err(|error| context.publisher.explain(error))?;
         committed.bytes += done.images.bytes() + done.samples.bytes();
-        for receipt in done.images.all() {
-            committed.rejected_images += receipt.rejects.len() as u64;
-        }
+        let rejects = |receipt: &ImageReceipt| receipt.rejects.len() as u64;
+        let rejected_images = done.images.all().iter().map(rejects).sum();
+        committed.rejected_images += rejected_images;
         for reject in done
             .samples
             .all()
@@ -114,57 +113,81 @@ impl<'a> Commit<'a> {
         }
         let image_entries: Vec<_> = entries(done.images);
         let sample_entries: Vec<_> = entries(done.samples);
+        let sum = |of: fn(&SampleEntry) -> u32| sample_entries.iter().map(of).map(u64::from).sum();
+        let tokens: u64 = sum(|entry| entry.n_tokens);
+        let loss_tokens: u64 = sum(|entry| entry.n_loss_tokens);
         split.samples += sample_entries.len() as u64;
         split.images += image_entries.len() as u64;
-        for entry in &sample_entries {
-            split.tokens += u64::from(entry.n_tokens);
-            split.loss_tokens += u64::from(entry.n_loss_tokens);
-        }
+        split.tokens += tokens;
+        split.loss_tokens += loss_tokens;
         let mut bytes = Vec::new();
         let written = write_image_index(&mut bytes, partition, &image_entries)?;
         let images = files(context, partition, done.images, &bytes, written)?;
         bytes.clear();
         let written = write_sample_index(&mut bytes, partition, &sample_entries)?;
         let samples = files(context, partition, done.samples, &bytes, written)?;
-        self.partitions.push(Partition { images, samples });
+        self.partitions.push(PartEntry {
+            partition,
+            tokens,
+            loss_tokens,
+            rejects: done
+                .samples
+                .all()
+                .iter()
+                .map(|one| one.rejects.len() as u64)
+                .sum(),
+            rejected_images,
+            sources: done
+                .images
+                .all()
+                .iter()
+                .map(|one| one.sources.len() as u64)
+                .sum(),
+            files: Partition { images, samples },
+        });
+        Ok(())
+    }
+
+    /// Checks that every partition that was added is there, and counts.
+    pub(super) fn close(&mut self) -> Result<()> {
+        let context = self.context;
+        context.progress.phase("commit", 1);
+        for PartEntry {
+            partition, files, ..
+        } in &self.partitions
+        {
+            context.stop.check()?;
+            check_there::<ImageEntry>(context, *partition, &files.images)?;
+            check_there::<SampleEntry>(context, *partition, &files.samples)?;
+        }
+        self.committed.count(&self.splits);
         Ok(())
     }
 
     /// Commits the cache: every partition has been added.
     pub(crate) fn finish(mut self, making: &Making<'_>) -> Result<Committed> {
         let context = self.context;
-        context.progress.phase("commit", 1);
-        for (partition, files) in (0..).zip(&self.partitions) {
-            context.stop.check()?;
-            check_there::<ImageEntry>(context, partition, &files.images)?;
-            check_there::<SampleEntry>(context, partition, &files.samples)?;
-        }
-        for split in &self.splits {
-            self.committed.splits.push(SplitReport {
-                name: split.name.clone(),
-                partitions: split.partitions,
-                samples: split.samples,
-            });
-            self.committed.tokens += split.tokens;
-            self.committed.loss_tokens += split.loss_tokens;
-            self.committed.images += split.images;
-        }
+        self.close()?;
+        let tables = self.tables.finish(&context.publisher)?;
+        let partitions: Vec<Partition> = self.partitions.into_iter().map(|one| one.files).collect();
         let manifest = Manifest {
             format_version: VERSION,
             created_by: CREATED_BY.into(),
-            fingerprint: fingerprint(making.recipe, &self.partitions),
+            fingerprint: fingerprint(making.recipe, &partitions),
             image_plan_id: context.layout.ids.image,
             text_plan_id: context.layout.ids.text,
             recipe: making.recipe.clone(),
             splits: self.splits,
-            partitions: self.partitions,
-            tables: self.tables.finish(context)?,
+            partitions,
+            tables,
             tokenizer: publish_tokenizer(context, making)?,
-            inputs: context.plan.files.iter().map(input_entry).collect(),
+            inputs: inputs(context),
         };
-        self.committed.fingerprint = manifest.fingerprint.to_string();
-        publish_manifest(context, &manifest.to_bytes()?)?;
+        self.committed.fingerprint = Some(manifest.fingerprint.to_string());
+        context.layout.sync(&context.publisher)?;
+        publish_manifest(&context.publisher, &manifest.to_bytes()?)?;
         tidy::after_commit(&context.publisher)?;
+        tidy::remove_parts(&context.publisher)?;
         if making.prune {
             tidy::prune(
                 &context.publisher,
@@ -178,25 +201,24 @@ impl<'a> Commit<'a> {
     }
 }
 
-fn input_entry(file: &PlannedFile) -> InputEntry {
-    InputEntry {
+/// What the manifest says of the inputs.
+pub(super) fn inputs(context: &Context) -> Vec<InputEntry> {
+    let entry = |file: &PlannedFile| InputEntry {
         name: file.name.clone(),
         bytes: file.bytes,
         hash: file.hash,
         records: u64::from(file.records),
-    }
+    };
+    context.plan.files.iter().map(entry).collect()
 }
 
 /// The commit itself, after everything that the manifest names is durable.
-fn publish_manifest(context: &Context, bytes: &[u8]) -> Result<()> {
-    context.layout.sync(&context.publisher)?;
-    let there = std::fs::read(context.publisher.root().join(MANIFEST_NAME));
+pub(crate) fn publish_manifest(publisher: &Publisher, bytes: &[u8]) -> Result<()> {
+    let there = std::fs::read(publisher.root().join(MANIFEST_NAME));
     if there.ok().as_deref() == Some(bytes) {
         return Ok(());
     }
-    context
-        .publisher
-        .replace_bytes(Path::new(""), MANIFEST_NAME, bytes)
+    publisher.replace_bytes(Path::new(""), MANIFEST_NAME, bytes)
 }
 
 /// Whether somebody took away what this run, or an earlier one, has made.
@@ -223,6 +245,25 @@ fn check_there<E: InFolder>(
     } else {
         Err(lost(context, partition))
     }
+}
+
+/// The tables, with the rows of the inputs.
+fn open_tables(context: &Context) -> Result<OpenTables> {
+    let part = context.share.part;
+    let text = context.layout.text().to_string();
+    let folder = part.map_or_else(|| Path::new(&text).join("tables"), |_| PARTS_FOLDER.into());
+    let mut tables = OpenTables::new(&context.publisher, &folder, part)?;
+    for file in &context.plan.files {
+        tables.provenance.push(ProvenanceRow {
+            kind: ProvenanceKind::Input,
+            uri: file.uri.clone(),
+            bytes: file.bytes,
+            etag: file.etag.clone(),
+            partition: None,
+            key: None,
+        })?;
+    }
+    Ok(tables)
 }
 
 fn lost(context: &Context, partition: u32) -> Error {
@@ -262,7 +303,7 @@ fn files<E: InFolder>(
         return Err(changed(&context.publisher.root().join(path)));
     }
     let name = base_name(&index_name);
-    publish_unless_there(context, &folder.join("index"), &name, index)?;
+    publish_unless_there(&context.publisher, &folder.join("index"), &name, index)?;
     let shards = receipts.all().iter().map(|receipt| {
         receipt.shard.map(|shard| FileEntry {
             bytes: shard.bytes,
@@ -282,15 +323,20 @@ fn files<E: InFolder>(
 }
 
 /// Publishes `bytes`, unless an earlier run or an earlier cache has left exactly them.
-fn publish_unless_there(context: &Context, folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
-    let there = std::fs::read(context.publisher.root().join(folder).join(name));
+pub(crate) fn publish_unless_there(
+    publisher: &Publisher,
+    folder: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> Result<()> {
+    let there = std::fs::read(publisher.root().join(folder).join(name));
     if there.ok().as_deref() == Some(bytes) {
         return Ok(());
     }
-    context.publisher.publish_bytes(folder, name, bytes)
+    publisher.publish_bytes(folder, name, bytes)
 }
 
-fn publish_tokenizer(context: &Context, making: &Making<'_>) -> Result<FileEntry> {
+pub(super) fn publish_tokenizer(context: &Context, making: &Making<'_>) -> Result<FileEntry> {
     let path = making.model.tokenizer_path();
     let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
     let hash = ContentHash::of(&bytes);
@@ -303,160 +349,10 @@ fn publish_tokenizer(context: &Context, making: &Making<'_>) -> Result<FileEntry
     }
     let folder = context.layout.text().to_string();
     let name = base_name(&FileName::Tokenizer { hash });
-    publish_unless_there(context, Path::new(&folder), &name, &bytes)?;
+    publish_unless_there(&context.publisher, Path::new(&folder), &name, &bytes)?;
     Ok(FileEntry {
         bytes: bytes.len() as u64,
         hash,
         rows: making.model.tokenizer().get_vocab_size(true) as u64,
     })
-}
-
-/// The three tables while they are written.
-struct OpenTables {
-    samples: TableWriter<Pending, SampleTableRow>,
-    rejects: TableWriter<Pending, RejectTableRow>,
-    provenance: TableWriter<Pending, ProvenanceRow>,
-}
-
-impl OpenTables {
-    fn new(context: &Context) -> Result<Self> {
-        let folder = Path::new(&context.layout.text().to_string()).join("tables");
-        let pending = |kind: TableKind| context.publisher.create(&folder, kind.name());
-        let mut tables = Self {
-            samples: TableWriter::new(pending(TableKind::Samples)?)?,
-            rejects: TableWriter::new(pending(TableKind::Rejects)?)?,
-            provenance: TableWriter::new(pending(TableKind::Provenance)?)?,
-        };
-        for file in &context.plan.files {
-            tables.provenance.push(ProvenanceRow {
-                kind: ProvenanceKind::Input,
-                uri: file.uri.clone(),
-                bytes: file.bytes,
-                etag: file.etag.clone(),
-                partition: None,
-                key: None,
-            })?;
-        }
-        Ok(tables)
-    }
-
-    fn add_images(&mut self, context: &Context, done: &Done<'_>) -> Result<()> {
-        let receipts = done.images.all();
-        for source in receipts.iter().flat_map(|receipt| &receipt.sources) {
-            let image = usize::try_from(source.item)
-                .ok()
-                .and_then(|at| done.image_items.get(at));
-            let key = image.map(|image| context.plan.images[*image as usize].key.to_string());
-            self.provenance.push(ProvenanceRow {
-                kind: ProvenanceKind::Image,
-                uri: source.uri.clone(),
-                bytes: source.bytes,
-                etag: source.etag.clone(),
-                partition: Some(done.partition),
-                key,
-            })?;
-        }
-        Ok(())
-    }
-
-    fn add_samples(&mut self, context: &Context, split: &str, done: &Done<'_>) -> Result<()> {
-        let (plan, partition) = (&context.plan, done.partition);
-        let record_of = |item: u64| done.records[usize::try_from(item).unwrap_or(0)];
-        for receipt in done.samples.all() {
-            let ids = record_ids(context, partition, receipt)?;
-            let rows = receipt.first_row..;
-            for (((item, entry), record_id), row) in receipt
-                .items
-                .iter()
-                .zip(&receipt.entries)
-                .zip(ids)
-                .zip(rows)
-            {
-                let record = record_of(*item);
-                let line = plan.lines[record as usize];
-                self.samples.push(SampleTableRow {
-                    sample_id: plan.sample_id(record),
-                    record_id,
-                    split: split.to_owned(),
-                    partition,
-                    row,
-                    file: plan.file_of(record).name.clone(),
-                    line: u64::from(line.number),
-                    byte_offset: line.offset,
-                    n_tokens: entry.n_tokens,
-                    n_loss_tokens: entry.n_loss_tokens,
-                    n_images: entry.n_images,
-                    n_patches: entry.n_patches,
-                })?;
-            }
-            for reject in &receipt.rejects {
-                let record = record_of(reject.item);
-                let line = plan.lines[record as usize];
-                self.rejects.push(RejectTableRow {
-                    sample_id: plan.sample_id(record),
-                    file: plan.file_of(record).name.clone(),
-                    line: u64::from(line.number),
-                    byte_offset: line.offset,
-                    column: reject.column,
-                    reason: reject.reason.clone(),
-                    link: reject.link.clone(),
-                    message: reject.message.clone(),
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(self, context: &Context) -> Result<Tables> {
-        Ok(Tables {
-            samples: finish_table(context, TableKind::Samples, self.samples)?,
-            rejects: finish_table(context, TableKind::Rejects, self.rejects)?,
-            provenance: finish_table(context, TableKind::Provenance, self.provenance)?,
-        })
-    }
-}
-
-fn finish_table<R: TableRow>(
-    context: &Context,
-    kind: TableKind,
-    table: TableWriter<Pending, R>,
-) -> Result<FileEntry> {
-    let (pending, entry) = table
-        .finish()
-        .map_err(|error| context.publisher.explain(error))?;
-    let hash = entry.hash;
-    pending.publish(&base_name(&FileName::Table { kind, hash }))?;
-    Ok(entry)
-}
-
-/// The records' own ids of a receipt's rows, read from their shard.
-fn record_ids(
-    context: &Context,
-    partition: u32,
-    receipt: &stoker_formats::SampleReceipt,
-) -> Result<Vec<Option<String>>> {
-    use std::os::unix::fs::FileExt;
-    let ordinal = receipt.ordinal;
-    let folder: Folder = context.layout.text();
-    let name = FileName::Shard { partition, ordinal }.to_string();
-    let path = context.publisher.root().join(folder.to_string()).join(name);
-    if receipt.entries.is_empty() {
-        return Ok(Vec::new());
-    }
-    let shard = std::fs::File::open(&path).map_err(Error::io("open", &path))?;
-    let mut ids = Vec::with_capacity(receipt.entries.len());
-    for entry in &receipt.entries {
-        let id = match entry.record_id_bytes {
-            None => None,
-            Some(length) => {
-                let mut text = vec![0; length as usize];
-                shard
-                    .read_exact_at(&mut text, entry.record_id)
-                    .map_err(Error::io("read", &path))?;
-                Some(String::from_utf8_lossy(&text).into_owned())
-            }
-        };
-        ids.push(id);
-    }
-    Ok(ids)
 }

@@ -15,6 +15,7 @@ use super::named::Named;
 use super::partitions::Halt;
 use super::progress::Progress;
 use super::receipts::Layout;
+use super::share::Share;
 use super::stop::Stop;
 use crate::error::{Error, Result};
 use crate::image::{ImageRecipe, Preparer};
@@ -29,6 +30,7 @@ const DECODE_UNIT_BYTES: u64 = 1 << 20;
 /// The build's parts. Stages read it; whatever changes has its own lock.
 pub(crate) struct Context {
     pub(crate) plan: Plan,
+    pub(crate) share: Share,
     pub(crate) layout: Layout,
     pub(crate) named: Named,
     /// Metadata of every image shard.

@@ -4,26 +4,29 @@
 //! then the commit. Everything durable goes through [`publish`](crate::publish).
 
 mod budget;
-mod commit;
+pub(crate) mod commit;
 mod context;
 pub(crate) mod early;
 mod gate;
 mod images;
 pub(crate) mod in_flight;
 pub mod lock;
-mod named;
+pub(crate) mod named;
 pub mod options;
+mod part;
 mod partitions;
 pub mod progress;
 pub(crate) mod receipts;
 mod rejects;
 mod report;
 mod setup;
+pub(crate) mod share;
 mod sink;
 pub mod state;
 pub mod stop;
+pub(crate) mod tables;
 mod text;
-mod tidy;
+pub(crate) mod tidy;
 mod trial;
 
 use std::collections::BTreeSet;
@@ -31,11 +34,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use stoker_formats::ImageKey;
+use stoker_formats::{ImageKey, PARTS_FOLDER};
 
 pub use options::BuildOptions;
 pub use progress::Progress;
-pub use report::{BuildReport, PlanReport, SplitReport};
+pub(crate) use report::Committed;
+pub use report::{BuildReport, PartReport, PlanReport, SplitReport};
 pub use stop::Stop;
 
 use crate::error::{Error, Result};
@@ -85,8 +89,10 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     }
     let named = Named::read(setup.publisher.root())?;
     resume_or_refuse(&setup, options)?;
-    let rejected = Rejected::new(records, options.max_rejects.allowed(records));
-    for (record, reason) in &setup.plan.faulty {
+    let share = &setup.share;
+    let allowed = options.max_rejects.allowed(share.records);
+    let rejected = Rejected::new(records, share.records, allowed);
+    for (record, reason) in &share.faulty {
         rejected.add(*record, reason.code());
     }
     rejected.check()?;
@@ -106,6 +112,9 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     setup.publisher.set_remaining_bytes(estimate.space_bytes());
     setup.state.publish(&setup.publisher)?;
     layout.create(&setup.publisher)?;
+    if options.part.is_some() {
+        setup.publisher.create_folder(Path::new(PARTS_FOLDER))?;
+    }
     let context = Arc::new(Context {
         image_metadata: sink::image_metadata(&setup.image_recipe),
         sample_metadata: sink::sample_metadata(setup.text.recipe()),
@@ -120,6 +129,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         layout,
         named,
         plan: setup.plan,
+        share: setup.share,
         image_recipe: setup.image_recipe,
         text: setup.text,
         source: setup.source,
@@ -131,13 +141,20 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         halt: partitions::Halt::default(),
         shard_bytes: options.shard_bytes,
     });
-    let committed = partitions::run(&context, &rejected)?.finish(&commit::Making {
+    let making = commit::Making {
         recipe: &setup.recipe,
         model: &setup.model,
         prune: options.prune,
-    });
+    };
+    let done = partitions::run(&context, &rejected)?;
+    let committed = match context.share.part {
+        None => done.finish(&making),
+        Some(part) => done.finish_part(&making, part),
+    };
     setup.runtime.shutdown_background();
-    Ok(BuildReport::new(committed?, options, start.elapsed()))
+    let mut report = BuildReport::new(committed?, &options.output, start.elapsed());
+    report.part = PartReport::of(&context.share, &context.plan);
+    Ok(report)
 }
 
 /// Refuses to mix two builds in one folder, or drops the unfinished one when asked.
@@ -151,7 +168,7 @@ fn resume_or_refuse(setup: &Setup, options: &BuildOptions) -> Result<()> {
     match BuildState::read(&options.output)? {
         Some(earlier) if earlier.ids() != setup.ids => Err(Error::Changed {
             path: options.output.clone(),
-            changed: earlier.differences(&setup.state),
+            changed: earlier.differences(&setup.state, ["before", "now"]),
         }),
         _ => Ok(()),
     }
@@ -176,7 +193,7 @@ fn estimate_build(
         in_flight: &notes.in_flight,
         early,
     };
-    estimate::estimate(&setup.plan, &tools, timed)
+    estimate::estimate(&setup.plan, &setup.share, &tools, timed)
 }
 
 /// What protects this run from images that took earlier ones down.

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use stoker_formats::PartName;
+
 use crate::image::profile::{Generation, Profile};
 use crate::plan::SplitShare;
 use crate::record::{ImageTag, Shape};
@@ -67,6 +69,8 @@ pub struct BuildOptions {
     /// Program and first arguments of the child that tries an image; none runs this program, which must then be
     /// `stoker` itself.
     pub trial_program: Option<Vec<OsString>>,
+    /// Builds only the partitions of one worker, for [`parts::commit`](crate::parts::commit) to put together.
+    pub part: Option<PartName>,
     /// Drops an unfinished build of something else.
     pub restart: bool,
     /// After the commit, removes the folders of earlier plans.

@@ -58,12 +58,12 @@ struct Imaged {
     made: bool,
 }
 
-/// Builds what is missing of all partitions; what is left is to finish the commit.
+/// Builds what is missing of the run's partitions; what is left is to finish the commit.
 pub(super) fn run<'a>(context: &'a Arc<Context>, rejected: &Rejected) -> Result<Commit<'a>> {
-    let plan = &context.plan;
+    let share = &context.share;
     context
         .progress
-        .phase("build", plan.images.len() as u64 + plan.records());
+        .phase("build", share.images + share.records);
     let (sender, imaged) = sync_channel(AHEAD);
     let commit = std::thread::scope(|scope| {
         let texts = scope.spawn(|| context.halt.note(texts(context, imaged, rejected)));
@@ -78,7 +78,7 @@ pub(super) fn run<'a>(context: &'a Arc<Context>, rejected: &Rejected) -> Result<
 }
 
 fn images(context: &Arc<Context>, done: SyncSender<Imaged>, rejected: &Rejected) -> Result<()> {
-    for partition in 0..context.plan.deal.partitions() {
+    for partition in context.share.partitions.iter().copied() {
         context.check()?;
         let images: Arc<[u32]> = context.plan.partition_images(partition).into();
         let items = images.len() as u64;

@@ -26,8 +26,9 @@ struct Known {
 }
 
 impl Rejected {
-    pub(crate) fn new(records: u64, allowed: u64) -> Self {
-        let words = usize::try_from(records.div_ceil(64)).unwrap_or(0);
+    /// At most `allowed` of the `records` of this run, which are among the `planned` ones.
+    pub(crate) fn new(planned: u64, records: u64, allowed: u64) -> Self {
+        let words = usize::try_from(planned.div_ceil(64)).unwrap_or(0);
         let known = Known {
             marks: vec![0; words],
             count: 0,
@@ -89,8 +90,8 @@ mod tests {
 
     #[test]
     fn a_record_counts_once_and_the_limit_is_inclusive() {
-        let rejected = Rejected::new(100, 2);
-        for record in [99, 0, 99, 0] {
+        let rejected = Rejected::new(200, 100, 2);
+        for record in [199, 0, 199, 0] {
             rejected.add(record, "missing_image");
         }
         assert_eq!(rejected.count(), 2);

@@ -1,14 +1,18 @@
 //! What a plan will take and what a build has made, for people and for machines.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
+use stoker_formats::SplitEntry;
 
 use super::RESERVE_BYTES;
 use super::options::BuildOptions;
 use super::setup::Setup;
+use super::share::Share;
 use crate::error::Result;
+use crate::plan::Plan;
 use crate::plan::estimate::Estimate;
 use crate::publish::free_bytes;
 
@@ -21,6 +25,30 @@ pub struct SplitReport {
     pub partitions: u32,
     /// Its records (a plan) or samples (a build).
     pub samples: u64,
+}
+
+/// Which part of a cache a run builds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartReport {
+    /// The worker, from 0.
+    pub worker: u32,
+    /// How many workers there are.
+    pub workers: u32,
+    /// Its partitions.
+    pub partitions: Vec<u32>,
+    /// Partitions of the whole cache.
+    pub all_partitions: u32,
+}
+
+impl PartReport {
+    pub(super) fn of(share: &Share, plan: &Plan) -> Option<Self> {
+        share.part.map(|part| Self {
+            worker: part.worker,
+            workers: part.workers,
+            partitions: share.partitions.clone(),
+            all_partitions: plan.deal.partitions(),
+        })
+    }
 }
 
 /// What `--dry-run` prints.
@@ -52,6 +80,9 @@ pub struct PlanReport {
     pub image_plan_id: String,
     /// Names the folder of samples.
     pub text_plan_id: String,
+    /// The part, if only one was planned: then shards, bytes and seconds are the part's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartReport>,
 }
 
 impl PlanReport {
@@ -59,7 +90,7 @@ impl PlanReport {
         let plan = &setup.plan;
         let free = free_bytes(&options.output)?;
         let shards = |bytes: u64| bytes.div_ceil(options.shard_bytes);
-        let partitions = u64::from(plan.deal.partitions());
+        let partitions = setup.share.partitions.len() as u64;
         let time = estimate.image_time + estimate.text_time;
         Ok(Self {
             records: plan.records(),
@@ -85,6 +116,7 @@ impl PlanReport {
             seconds: time.as_secs_f64() / as_float(options.threads as u64),
             image_plan_id: setup.ids.image.to_string(),
             text_plan_id: setup.ids.text.to_string(),
+            part: PartReport::of(&setup.share, plan),
         })
     }
 }
@@ -92,7 +124,7 @@ impl PlanReport {
 /// What the commit counted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Committed {
-    pub(crate) fingerprint: String,
+    pub(crate) fingerprint: Option<String>,
     pub(crate) records: u64,
     pub(crate) images: u64,
     pub(crate) rejected_images: u64,
@@ -104,13 +136,33 @@ pub(crate) struct Committed {
     pub(crate) earlier_packs: Vec<String>,
 }
 
+impl Committed {
+    /// Adds what the splits count.
+    pub(crate) fn count(&mut self, splits: &[SplitEntry]) {
+        for split in splits {
+            self.splits.push(SplitReport {
+                name: split.name.clone(),
+                partitions: split.partitions,
+                samples: split.samples,
+            });
+            self.tokens += split.tokens;
+            self.loss_tokens += split.loss_tokens;
+            self.images += split.images;
+        }
+    }
+}
+
 /// What a build prints at its end.
 #[derive(Debug, Clone, Serialize)]
 pub struct BuildReport {
     /// The cache's folder.
     pub output: String,
-    /// Identity of the cache.
-    pub fingerprint: String,
+    /// Identity of the cache; none for a part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// The part, if only one was built: then all counts are the part's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartReport>,
     /// Records in the inputs.
     pub records: u64,
     /// Samples in the cache.
@@ -138,9 +190,10 @@ pub struct BuildReport {
 }
 
 impl BuildReport {
-    pub(super) fn new(committed: Committed, options: &BuildOptions, time: Duration) -> Self {
+    pub(crate) fn new(committed: Committed, output: &Path, time: Duration) -> Self {
         Self {
-            output: options.output.display().to_string(),
+            output: output.display().to_string(),
+            part: None,
             samples: committed.splits.iter().map(|split| split.samples).sum(),
             rejected: committed.rejects.values().sum(),
             fingerprint: committed.fingerprint,

@@ -8,6 +8,7 @@ use tokio::runtime::Runtime;
 use super::lock::Lock;
 use super::options::BuildOptions;
 use super::progress::{Counters, Progress};
+use super::share::Share;
 use super::state::{BuildState, InputState};
 use super::stop::Stop;
 use crate::error::{Error, Result};
@@ -33,6 +34,7 @@ pub(crate) fn fetching_threads(options: &BuildOptions) -> usize {
 /// A planned build.
 pub(crate) struct Setup {
     pub(crate) plan: Plan,
+    pub(crate) share: Share,
     pub(crate) ids: PlanIds,
     pub(crate) recipe: Value,
     pub(crate) image_recipe: ImageRecipe,
@@ -159,6 +161,7 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
             .collect(),
     };
     Ok(Setup {
+        share: Share::new(&plan, options.part),
         plan,
         ids,
         recipe,

@@ -69,10 +69,10 @@ impl BuildState {
         publisher.replace_bytes(Path::new(""), STATE_NAME, &text)
     }
 
-    /// What differs between the unfinished build and `now`, for a person.
-    pub(crate) fn differences(&self, now: &Self) -> String {
+    /// What differs between this build and `now`, for a person; `words` tell the two apart.
+    pub(crate) fn differences(&self, now: &Self, words: [&str; 2]) -> String {
         let mut found = Vec::new();
-        compare("recipe", &self.recipe, &now.recipe, &mut found);
+        compare("recipe", &self.recipe, &now.recipe, words, &mut found);
         for input in &self.inputs {
             match now.inputs.iter().find(|other| other.name == input.name) {
                 None => found.push(format!("input `{}` is gone", input.name)),
@@ -97,7 +97,7 @@ impl BuildState {
     }
 }
 
-fn compare(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
+fn compare(path: &str, old: &Value, new: &Value, words: [&str; 2], found: &mut Vec<String>) {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
             let keys = old
@@ -109,11 +109,15 @@ fn compare(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
                     &format!("{path}.{key}"),
                     old.get(key).unwrap_or(&missing),
                     new.get(key).unwrap_or(&missing),
+                    words,
                     found,
                 );
             }
         }
-        _ if old != new => found.push(format!("{path}: {old} before, {new} now")),
+        _ if old != new => {
+            let [before, now] = words;
+            found.push(format!("{path}: {old} {before}, {new} {now}"));
+        }
         _ => {}
     }
 }
@@ -139,7 +143,7 @@ mod tests {
         new.recipe["image"]["profile"] = json!("fast");
         new.inputs[0].hash = "y".into();
         assert_eq!(
-            old.differences(&new),
+            old.differences(&new, ["before", "now"]),
             "recipe.image.profile: \"tv_path\" before, \"fast\" now, content of input `a.jsonl`"
         );
     }

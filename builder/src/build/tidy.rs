@@ -6,14 +6,17 @@
 use std::fs;
 use std::path::Path;
 
-use stoker_formats::{FileName, Folder, MANIFEST_NAME, Manifest};
+use stoker_formats::{
+    FileName, Folder, MANIFEST_NAME, Manifest, PARTS_FOLDER, PartFile, TableKind,
+};
 
 use super::in_flight::{CRASHERS_NAME, IN_FLIGHT_NAME};
 use super::setup::SPOOL_FOLDER;
 use super::state::STATE_NAME;
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::plan::PlanIds;
-use crate::publish::Publisher;
+use crate::publish::{Publisher, TEMP_SUFFIX};
 
 /// Folders inside a plan's folder; the plan's own folder holds files too.
 const SUBFOLDERS: [&str; 5] = ["shards", "receipts", "index", "tables", ""];
@@ -24,6 +27,32 @@ pub(crate) fn after_commit(publisher: &Publisher) -> Result<()> {
         publisher.remove(Path::new(""), name)?;
     }
     remove_spooled(publisher.root())
+}
+
+/// Removes what only a running build needs: the part is finished, the build is not before the commit.
+pub(super) fn after_part(publisher: &Publisher) -> Result<()> {
+    publisher.remove(Path::new(""), IN_FLIGHT_NAME)?;
+    remove_spooled(publisher.root())
+}
+
+/// Removes records and tables of parts: the folder holds a whole cache, or the build that they belong to is dropped.
+pub(super) fn remove_parts(publisher: &Publisher) -> Result<()> {
+    let folder = publisher.root().join(PARTS_FOLDER);
+    if !is_folder(&folder) {
+        return Ok(());
+    }
+    let temporary = TableKind::ALL.map(|kind| format!(".{}{TEMP_SUFFIX}", kind.name()));
+    for entry in folder::entries(&folder)? {
+        let regular = entry.file_type().is_ok_and(|kind| kind.is_file());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if regular && (PartFile::parse(&name).is_ok() || temporary.contains(&name)) {
+            let file = entry.path();
+            fs::remove_file(&file).map_err(Error::io("remove", &file))?;
+        }
+    }
+    // Not empty if a stranger's file is there: then it stays.
+    let _ = fs::remove_dir(&folder);
+    Ok(())
 }
 
 /// Removes spooled inputs, also those of earlier runs and of other inputs; the lock says nobody reads them.
@@ -65,6 +94,7 @@ fn is_folder(path: &Path) -> bool {
 
 /// Drops the unfinished build `earlier`, except what the committed cache or the build `now` shares with it.
 pub(crate) fn drop_unfinished(publisher: &Publisher, earlier: PlanIds, now: PlanIds) -> Result<()> {
+    remove_parts(publisher)?;
     let mut kept = vec![Folder::Images(now.image), Folder::Text(now.text)];
     kept.extend(committed(publisher.root())?);
     for folder in [Folder::Images(earlier.image), Folder::Text(earlier.text)] {
@@ -141,7 +171,7 @@ fn remove_plan_folder(root: &Path, folder: Folder) -> Result<()> {
 fn is_ours(subfolder: &str, name: &str) -> bool {
     let temp = name
         .strip_prefix('.')
-        .and_then(|name| name.strip_suffix(crate::publish::TEMP_SUFFIX));
+        .and_then(|name| name.strip_suffix(TEMP_SUFFIX));
     let finished = temp.unwrap_or(name);
     if subfolder == "tables" && temp.is_some() {
         return ["samples", "rejects", "provenance"].contains(&finished);

@@ -29,6 +29,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Build a cache from JSONL records and their images
     Build(Box<BuildArgs>),
+    /// Put the parts of several workers together: check them, and commit one manifest
+    Commit(CommitArgs),
     /// Check a cache: manifest, file hashes and, with --deep, every row
     Verify(VerifyArgs),
     /// Show what a cache holds, or one sample of it
@@ -37,6 +39,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Plan samples into full token budgets, once for all runs
     Pack(PackArgs),
+    /// Say which partitions belong on which node
+    Place(PlaceArgs),
     /// Print the batches that a training run would get
     Read(ReadArgs),
     /// Say what this machine can read, and whether a training step would wait
@@ -123,11 +127,19 @@ pub(crate) struct BuildArgs {
     /// Buckets that s3:// links may name, beside the inputs' own
     #[arg(long, num_args = 1.., value_name = "NAME")]
     pub(crate) allow_bucket: Vec<String>,
+    /// Build only the partitions of worker I of --workers N, counted from 0; auto: the number that OMPI_COMM_WORLD_RANK,
+    /// SLURM_PROCID or JOB_COMPLETION_INDEX gives. `stoker commit` puts the parts together
+    #[arg(long, value_name = "I|auto", value_parser = parse_worker)]
+    pub(crate) worker: Option<WorkerArg>,
+    /// How many workers share the build [default with --worker: what OMPI_COMM_WORLD_SIZE or SLURM_NTASKS says]; alone it
+    /// means --worker auto
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) workers: Option<u32>,
     /// Drop an unfinished build of something else in the output folder
     #[arg(long)]
     pub(crate) restart: bool,
     /// After the commit, remove the folders of earlier plans and the pack tables of earlier caches
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["worker", "workers"])]
     pub(crate) prune: bool,
     /// Print the plan and what it will take, and stop
     #[arg(long)]
@@ -161,12 +173,41 @@ fn parse_schema(text: &str) -> Result<SchemaArg, String> {
         .ok_or_else(|| format!("a shape is auto, {known}: `{text}`"))
 }
 
+/// A worker's number; none for `auto`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WorkerArg(pub(crate) Option<u32>);
+
+fn parse_worker(text: &str) -> Result<WorkerArg, String> {
+    if text == "auto" {
+        return Ok(WorkerArg(None));
+    }
+    text.parse()
+        .map(|worker| WorkerArg(Some(worker)))
+        .map_err(|_| format!("a worker is a number from 0, or auto: `{text}`"))
+}
+
 fn parse_generation(text: &str) -> Result<Generation, String> {
     match text {
         "4" => Ok(Generation::V4),
         "5" => Ok(Generation::V5),
         _ => Err(format!("the oracle is transformers 4 or 5: `{text}`")),
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CommitArgs {
+    /// The parts: output folders of `stoker build --worker`, or copies of them without their shards
+    #[arg(required = true, value_name = "PART")]
+    pub(crate) parts: Vec<PathBuf>,
+    /// Folder that becomes the cache: one of the parts, or another one. Shards stay where they are
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+    /// After the commit, remove the folders of earlier plans and the pack tables of earlier caches from the output
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// Print one JSON object at the end
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -285,6 +326,18 @@ fn parse_pack_overlong(text: &str) -> Result<PackOverlong, String> {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct PlaceArgs {
+    /// The cache's folder
+    pub(crate) cache: PathBuf,
+    /// Nodes that will read the cache
+    #[arg(long, value_name = "K")]
+    pub(crate) nodes: u32,
+    /// The table of now, as an earlier run printed it: as little as possible moves
+    #[arg(long, value_name = "FILE")]
+    pub(crate) current: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ReadArgs {
     /// The cache's folder
     pub(crate) cache: PathBuf,
@@ -309,6 +362,9 @@ pub(crate) struct ReadArgs {
     /// Nodes that the ranks are spread over
     #[arg(long, default_value_t = 1, value_name = "K")]
     pub(crate) nodes: u32,
+    /// Which node holds which partitions: JSON, for each node a list of partitions [default: each node holds all]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) placement: Option<PathBuf>,
     /// Stop after so many epochs
     #[arg(long, default_value_t = 1, value_name = "E")]
     pub(crate) epochs: u64,

@@ -8,9 +8,12 @@ use std::time::Duration;
 use indicatif::{HumanBytes, HumanCount, HumanDuration};
 
 use super::args::{BuildArgs, Command, OnReject};
+use super::worker::{Chosen, choose};
 use super::{DONE, printer};
 use crate::build::options::RejectLimit;
-use crate::build::{self, BuildOptions, BuildReport, PlanReport, Progress, SplitReport, Stop};
+use crate::build::{
+    self, BuildOptions, BuildReport, PartReport, PlanReport, Progress, SplitReport, Stop,
+};
 use crate::error::{Error, Result};
 use crate::source::Deadlines;
 
@@ -21,7 +24,10 @@ const STOP_CHECK: Duration = Duration::from_millis(100);
 const STOP_TIME_MAX: Duration = Duration::from_secs(4);
 
 pub(super) fn run(args: &BuildArgs) -> Result<u8> {
-    let options = options(args);
+    let (options, chosen) = options(args)?;
+    if let Some(chosen) = chosen {
+        printer::note(&chosen.to_string());
+    }
     let stop = Stop::on_signals().map_err(Error::io("watch for", "signals"))?;
     end_in_time(stop.clone());
     let progress = Progress::on_stderr(options.threads);
@@ -48,10 +54,10 @@ pub(super) fn run(args: &BuildArgs) -> Result<u8> {
 /// The options that the arguments of `stoker build` mean, and whether they ask for the plan only.
 ///
 /// # Errors
-/// [`Error::Usage`] for arguments that the command would not take.
+/// [`Error::Usage`] for arguments that the command would not take, or an environment that names no worker.
 pub fn build_options(args: impl IntoIterator<Item = OsString>) -> Result<(BuildOptions, bool)> {
     match super::parsed("build", args)? {
-        Command::Build(args) => Ok((options(&args), args.dry_run)),
+        Command::Build(args) => Ok((options(&args)?.0, args.dry_run)),
         _ => Err(super::usage("build", "not the arguments of a build")),
     }
 }
@@ -72,9 +78,11 @@ fn end_in_time(stop: Stop) {
     });
 }
 
-fn options(args: &BuildArgs) -> BuildOptions {
+/// The options, and which worker they are for if it is a part.
+fn options(args: &BuildArgs) -> Result<(BuildOptions, Option<Chosen>)> {
     let cores = || available_parallelism().map_or(1, std::num::NonZero::get);
-    BuildOptions {
+    let chosen = choose(args.worker, args.workers, |name| std::env::var(name).ok())?;
+    let options = BuildOptions {
         inputs: args.input.clone(),
         model: args.model.clone(),
         output: args.output.clone(),
@@ -102,9 +110,11 @@ fn options(args: &BuildArgs) -> BuildOptions {
         allowed_buckets: args.allow_bucket.clone(),
         deadlines: Deadlines::default(),
         trial_program: None,
+        part: chosen.as_ref().map(|chosen| chosen.part),
         restart: args.restart,
         prune: args.prune,
-    }
+    };
+    Ok((options, chosen))
 }
 
 fn plan_text(report: &PlanReport) -> String {
@@ -118,6 +128,9 @@ fn plan_text(report: &PlanReport) -> String {
     let _ = writeln!(text, "images      {}", HumanCount(report.images));
     splits_text(&mut text, &report.splits, "records");
     let _ = writeln!(text, "partitions  {}", report.partitions);
+    if let Some(part) = &report.part {
+        let _ = writeln!(text, "worker      {}", worker_text(part));
+    }
     let _ = writeln!(text, "shards      about {}", report.shards);
     let _ = writeln!(
         text,
@@ -142,10 +155,20 @@ fn plan_text(report: &PlanReport) -> String {
     text
 }
 
-fn build_text(report: &BuildReport) -> String {
+pub(super) fn build_text(report: &BuildReport) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "cache        {}", report.output);
-    let _ = writeln!(text, "fingerprint  {}", report.fingerprint);
+    let what = if report.part.is_some() {
+        "part "
+    } else {
+        "cache"
+    };
+    let _ = writeln!(text, "{what}        {}", report.output);
+    if let Some(fingerprint) = &report.fingerprint {
+        let _ = writeln!(text, "fingerprint  {fingerprint}");
+    }
+    if let Some(part) = &report.part {
+        let _ = writeln!(text, "worker       {}", worker_text(part));
+    }
     splits_text(&mut text, &report.splits, "samples");
     let _ = writeln!(
         text,
@@ -180,7 +203,24 @@ fn build_text(report: &BuildReport) -> String {
     }
     let time = Duration::from_secs_f64(report.seconds);
     let _ = writeln!(text, "time         {:.1} s", time.as_secs_f64());
+    if let Some(part) = &report.part {
+        let _ = writeln!(
+            text,
+            "next         when all {} workers are done: stoker commit PART... --output DIR",
+            part.workers
+        );
+    }
     text
+}
+
+fn worker_text(part: &PartReport) -> String {
+    format!(
+        "{} of {}, counted from 0: {} of {} partitions",
+        part.worker,
+        part.workers,
+        part.partitions.len(),
+        part.all_partitions
+    )
 }
 
 fn splits_text(text: &mut String, splits: &[SplitReport], what: &str) {

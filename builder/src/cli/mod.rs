@@ -3,19 +3,23 @@
 mod args;
 mod bench;
 mod build;
+mod commit;
 mod inspect;
 mod pack;
+mod place;
 mod printer;
 mod read;
 mod stats;
 mod try_image;
 mod verify;
+mod worker;
 
 use std::ffi::OsString;
 
 use clap::Parser;
 
 pub use build::build_options;
+pub use commit::commit_request;
 pub use pack::pack_request;
 
 use crate::error::{Error, Result};
@@ -46,10 +50,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 fn dispatch(command: &Command) -> Result<u8> {
     match command {
         Command::Build(args) => build::run(args),
+        Command::Commit(args) => commit::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Stats(args) => stats::run(args),
         Command::Pack(args) => pack::run(args),
+        Command::Place(args) => place::run(args),
         Command::Read(args) => read::run(args),
         Command::Bench(args) => bench::run(args),
         Command::TryImage(args) => try_image::run(args).map(|()| DONE),

@@ -46,6 +46,11 @@ pub(crate) fn line(value: &impl serde::Serialize) -> Result<String> {
     Ok(text + "\n")
 }
 
+/// Writes a message to stderr.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Writes an error and its hint to stderr.
 pub(crate) fn error(error: &Error) {
     let mut text = format!("error: {error}\n");

@@ -9,6 +9,7 @@ use serde::Serialize;
 use stoker_reader::{Batch, Cursor, OrderOptions, Pixels, Reader, ReaderOptions, Step, WorldSizes};
 
 use super::args::ReadArgs;
+use super::place::read_placement;
 use super::{DONE, printer};
 use crate::build::stop::Stop;
 use crate::error::{Error, Result};
@@ -73,6 +74,9 @@ fn options(args: &ReadArgs) -> Result<ReaderOptions> {
         last: args.last,
         ..OrderOptions::default()
     };
+    if let Some(path) = &args.placement {
+        options.placement = read_placement(path)?;
+    }
     options.pack.clone_from(&args.pack);
     options.pixels = Pixels::U8;
     options.sample_ids = args.ids;

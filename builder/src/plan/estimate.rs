@@ -11,6 +11,7 @@ use super::Plan;
 use crate::build::early::{Answer, Early};
 use crate::build::in_flight::InFlight;
 use crate::build::receipts::{ImageReceipts, Layout, SampleReceipts};
+use crate::build::share::Share;
 use crate::error::Result;
 use crate::image::{ImageRecipe, Preparer, probe};
 use crate::record;
@@ -87,19 +88,27 @@ struct Rest {
     images: u64,
     records: u64,
     replaced_bytes: u64,
-    /// Images of the first partition, by number in the plan; none for a rejected one.
+    /// Images of the run's first partition, by number in the plan; none for a rejected one.
     known: HashMap<u32, Option<ImageEntry>>,
 }
 
-/// Looks at the first records of the first partition: the deal made them a random sample. Images that
+/// Looks at the first records of the run's first partition: the deal made them a random sample. Images that
 /// a receipt knows are not fetched. With `timed`, the others are decoded too, to measure the time.
-pub(crate) fn estimate(plan: &Plan, tools: &Tools<'_>, timed: bool) -> Result<Estimate> {
+pub(crate) fn estimate(
+    plan: &Plan,
+    share: &Share,
+    tools: &Tools<'_>,
+    timed: bool,
+) -> Result<Estimate> {
+    let Some(first) = share.partitions.first().copied() else {
+        return Ok(Estimate::default());
+    };
     let Rest {
         images,
         records,
         replaced_bytes,
         mut known,
-    } = rest(plan, tools)?;
+    } = rest(plan, share, first, tools)?;
     if records == 0 && images == 0 {
         return Ok(Estimate::default());
     }
@@ -109,7 +118,8 @@ pub(crate) fn estimate(plan: &Plan, tools: &Tools<'_>, timed: bool) -> Result<Es
     }
     let mut preparer = timed.then(|| Preparer::new(tools.image_recipe.clone()));
     let mut sums = Sums::default();
-    for record in plan.partition_records(0).into_iter().take(SAMPLE_RECORDS) {
+    let sample = plan.partition_records(first).into_iter();
+    for record in sample.take(SAMPLE_RECORDS) {
         look(plan, record, tools, &known, preparer.as_mut(), &mut sums)?;
     }
     let scaled = |sum: u64, seen: u64, all: u64| {
@@ -126,20 +136,20 @@ pub(crate) fn estimate(plan: &Plan, tools: &Tools<'_>, timed: bool) -> Result<Es
     })
 }
 
-fn rest(plan: &Plan, tools: &Tools<'_>) -> Result<Rest> {
+fn rest(plan: &Plan, share: &Share, first: u32, tools: &Tools<'_>) -> Result<Rest> {
     let (root, layout) = (tools.output, tools.layout);
     let mut rest = Rest {
-        records: plan.records(),
+        records: share.records,
         ..Rest::default()
     };
     let mut replaced = [Vec::new(), Vec::new()];
-    for partition in 0..plan.deal.partitions() {
+    for partition in share.partitions.iter().copied() {
         let images = plan.partition_images(partition);
         let found = ImageReceipts::load(root, layout, partition, images.len() as u64)?;
         let missing = images.len() as u64 - found.covered();
         rest.images += missing;
         replaced[0].extend(found.replaced(root, layout, partition));
-        if partition == 0 {
+        if partition == first {
             rest.known = known(&images, &found);
         }
         let found = if missing > 0 {

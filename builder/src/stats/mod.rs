@@ -18,6 +18,7 @@ use stoker_formats::{ImageEntry, SampleEntry};
 use stoker_reader::CacheFiles;
 
 use crate::error::Result;
+use crate::held;
 use crate::inspect::{PackSummary, pack_tables};
 use crate::verify::table_rows::reject_counts;
 pub use balance::{BalanceOptions, BalanceStats, Dealt, Unevenness, balance};
@@ -98,6 +99,9 @@ pub struct Stats {
     pub cache: String,
     /// Its identity.
     pub fingerprint: String,
+    /// Partitions whose shards are on other nodes; their samples have no ids here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_held: Vec<u32>,
     /// Over all samples.
     pub samples: SampleDistributions,
     /// Over all image rows.
@@ -160,6 +164,7 @@ pub fn stats(root: &Path) -> Result<Stats> {
     Ok(Stats {
         cache: files.root().display().to_string(),
         fingerprint: manifest.fingerprint.to_string(),
+        not_held: held::elsewhere(&files)?,
         samples: all.distributions(),
         images: ImageDistributions {
             width,

@@ -9,6 +9,7 @@ use indicatif::{HumanBytes, HumanCount};
 
 use super::histogram::draw;
 use super::{HeavySample, Stats};
+use crate::held::numbers;
 
 /// Reasons and parts that are too long for their column push the numbers right.
 const NAME_COLUMNS: usize = 26;
@@ -21,6 +22,13 @@ impl Stats {
             "cache        {}\nfingerprint  {}\n",
             self.cache, self.fingerprint
         );
+        if !self.not_held.is_empty() {
+            let _ = writeln!(
+                text,
+                "not here     the shards of partitions {}; their samples are shown by number",
+                numbers(&self.not_held)
+            );
+        }
         for split in &self.splits {
             let _ = writeln!(
                 text,

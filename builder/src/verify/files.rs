@@ -17,9 +17,12 @@ use super::{Fault, Finding};
 /// Bytes read at once: large enough that a disk streams, small enough for a thread each.
 const READ_BYTES: usize = 1 << 20;
 
-/// The findings of all files, in the manifest's order.
-pub(super) fn check(files: &CacheFiles, progress: &Progress) -> Vec<Finding> {
-    let expected: Vec<CacheFile> = files.expected().collect();
+/// The findings of the files `expected` here, in their order.
+pub(super) fn check(
+    files: &CacheFiles,
+    expected: &[CacheFile],
+    progress: &Progress,
+) -> Vec<Finding> {
     expected
         .par_iter()
         .filter_map(|file| {

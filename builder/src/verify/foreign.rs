@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use stoker_formats::{FileName, Folder, MANIFEST_NAME, PACKS_FOLDER, PackFile};
+use stoker_formats::{FileName, Folder, MANIFEST_NAME, PACKS_FOLDER, PARTS_FOLDER, PackFile};
 use stoker_reader::CacheFiles;
 
 use super::report::{Note, NoteKind};
@@ -34,7 +34,9 @@ pub(super) fn find(files: &CacheFiles, packs: &[Found]) -> Result<Vec<Note>> {
         let kind = match name.parse::<Folder>() {
             Ok(folder) if is_folder && plans.contains(&folder) => continue,
             Ok(_) if is_folder => NoteKind::EarlierPlan,
-            Err(_) if is_folder && name == PACKS_FOLDER => continue,
+            Err(_) if is_folder && [PACKS_FOLDER, PARTS_FOLDER].contains(&name.as_str()) => {
+                continue;
+            }
             _ if name == MANIFEST_NAME || BUILDER_FILES.contains(&name.as_str()) => continue,
             _ => kind_of(&name),
         };

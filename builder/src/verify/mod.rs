@@ -22,7 +22,9 @@ use stoker_reader::{CacheFile, CacheFiles};
 
 use crate::build::Stop;
 use crate::error::Result;
+use crate::held;
 use crate::pack::store;
+pub(crate) use files::check_file;
 use progress::Progress;
 pub use report::{Damage, Fault, Note, NoteKind, Report};
 
@@ -71,10 +73,15 @@ pub fn verify_until(root: &Path, deep: bool, show: bool, stop: &Stop) -> Result<
         Err(error) => return unreadable_manifest(root, deep, error),
     };
     let packs = store::entries(root)?;
-    let work = work_bytes(&files, deep).saturating_add(packs::work_bytes(&files, &packs));
+    let not_held = held::elsewhere(&files)?;
+    let (here, other): (Vec<CacheFile>, Vec<CacheFile>) =
+        files.expected().partition(|file| is_here(file, &not_held));
+    let work = work_bytes(&here, deep).saturating_add(packs::work_bytes(&files, &packs));
     let progress = Progress::new("verify", show, work, stop.clone());
-    let mut findings = files::check(&files, &progress);
-    let damaged: BTreeSet<CacheFileKey> = findings.iter().map(|found| key(&found.file)).collect();
+    let mut findings = files::check(&files, &here, &progress);
+    // What is on other nodes is no finding, but cannot be looked into either.
+    let damaged = findings.iter().map(|found| &found.file).chain(&other);
+    let damaged: BTreeSet<CacheFileKey> = damaged.map(key).collect();
     let partitions: Vec<u32> = (0..files.partitions()).collect();
     // Indexes are small beside their shards, but not beside memory: one partition's at a time.
     let results: Vec<PartitionResult> = partitions
@@ -99,6 +106,8 @@ pub fn verify_until(root: &Path, deep: bool, show: bool, stop: &Stop) -> Result<
     stop.check()?;
     let notes = foreign::find(&files, &packs)?;
     let mut report = report::make(&files, deep, findings, notes);
+    report.count(&here);
+    report.not_held = not_held;
     report.pack_tables = packs::names(&files, &packs);
     report.sound &= pack_damages.is_empty();
     report.damages.extend(pack_damages);
@@ -132,10 +141,18 @@ fn unreadable_manifest(root: &Path, deep: bool, error: stoker_reader::Error) -> 
     }
 }
 
+/// Whether a file must be in this folder: shards of partitions that are not held need not.
+fn is_here(file: &CacheFile, not_held: &[u32]) -> bool {
+    match file.name {
+        FileName::Shard { partition, .. } => not_held.binary_search(&partition).is_err(),
+        _ => true,
+    }
+}
+
 /// Bytes that the checks will read.
-fn work_bytes(files: &CacheFiles, deep: bool) -> u64 {
+fn work_bytes(files: &[CacheFile], deep: bool) -> u64 {
     files
-        .expected()
+        .iter()
         .map(|file| match file.name {
             FileName::Shard { .. } if deep => file.entry.bytes.saturating_mul(2),
             _ => file.entry.bytes,

@@ -10,10 +10,11 @@ use std::path::Path;
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
 use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER};
-use stoker_reader::CacheFiles;
+use stoker_reader::{CacheFile, CacheFiles};
 
 use super::table_rows::sample_ids;
 use super::{Finding, NAMED_SAMPLES_MAX};
+use crate::held::numbers;
 
 /// Notes that the text shows; `--json` has all.
 const SHOWN_NOTES_MAX: usize = 10;
@@ -87,7 +88,10 @@ pub struct Report {
     pub deep: bool,
     /// The manifest's fingerprint; none if it cannot be read.
     pub fingerprint: Option<String>,
-    /// Files that the manifest names.
+    /// Partitions whose shards are on other nodes, and were not checked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_held: Vec<u32>,
+    /// Files that the manifest names, but for shards of partitions that are not held.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -137,16 +141,14 @@ pub(super) fn make(
         })
         .collect();
     let splits = &files.manifest().splits;
-    let (count, bytes) = files.expected().fold((0, 0u64), |(count, bytes), file| {
-        (count + 1, bytes.saturating_add(file.entry.bytes))
-    });
     Report {
         cache: files.root().display().to_string(),
         sound: findings.is_empty(),
         deep,
         fingerprint: Some(files.manifest().fingerprint.to_string()),
-        files: count,
-        bytes,
+        not_held: Vec::new(),
+        files: 0,
+        bytes: 0,
         samples: splits.iter().map(|split| split.samples).sum(),
         images: splits.iter().map(|split| split.images).sum(),
         pack_tables: Vec::new(),
@@ -187,6 +189,7 @@ impl Report {
             sound: true,
             deep,
             fingerprint: None,
+            not_held: Vec::new(),
             files: 0,
             bytes: 0,
             samples: 0,
@@ -206,6 +209,13 @@ impl Report {
         report
     }
 
+    /// Says which files were checked.
+    pub(super) fn count(&mut self, checked: &[CacheFile]) {
+        self.files = checked.len() as u64;
+        let bytes = checked.iter().map(|file| file.entry.bytes);
+        self.bytes = bytes.fold(0, u64::saturating_add);
+    }
+
     pub(super) fn add(&mut self, damage: Damage) {
         self.sound = false;
         self.damages.insert(0, damage);
@@ -223,7 +233,9 @@ impl Report {
                 "checked      {}, {}{}",
                 counted(self.files, "file"),
                 HumanBytes(self.bytes),
-                if self.deep {
+                if self.deep && !self.not_held.is_empty() {
+                    ", every row that is here".into()
+                } else if self.deep {
                     format!(
                         ", every row of {} and {}",
                         counted(self.samples, "sample"),
@@ -232,6 +244,13 @@ impl Report {
                 } else {
                     String::new()
                 }
+            );
+        }
+        if !self.not_held.is_empty() {
+            let _ = writeln!(
+                text,
+                "not here     the shards of partitions {}: on other nodes, not checked",
+                numbers(&self.not_held)
             );
         }
         if !self.pack_tables.is_empty() {
@@ -262,7 +281,8 @@ impl Report {
             let _ = writeln!(text, "note         and {more} more such files");
         }
         let _ = match (self.sound, &self.fingerprint) {
-            (true, _) => writeln!(text, "result       sound"),
+            (true, _) if self.not_held.is_empty() => writeln!(text, "result       sound"),
+            (true, _) => writeln!(text, "result       sound, as far as it is here"),
             (false, None) => writeln!(text, "result       damaged: the manifest"),
             (false, Some(_)) => writeln!(
                 text,

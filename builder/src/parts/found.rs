@@ -1,0 +1,130 @@
+//! The parts that are to be committed: their records, and whether all are of one build.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use stoker_formats::{PARTS_FOLDER, PartFile, PartRecord};
+
+use crate::build::commit::CREATED_BY;
+use crate::build::state::{BuildState, InputState};
+use crate::error::{Error, Result};
+use crate::folder;
+
+/// A part on disk.
+pub(super) struct Part {
+    pub(super) root: PathBuf,
+    pub(super) record: PartRecord,
+}
+
+impl Part {
+    /// What was built, as an unfinished build says it.
+    pub(super) fn state(&self) -> BuildState {
+        let record = &self.record;
+        let inputs = record.inputs.iter().map(|input| InputState {
+            name: input.name.clone(),
+            records: input.records,
+            hash: input.hash.to_string(),
+        });
+        BuildState {
+            image_plan_id: record.image_plan_id,
+            text_plan_id: record.text_plan_id,
+            recipe: record.recipe.clone(),
+            inputs: inputs.collect(),
+        }
+    }
+
+    /// How messages call it.
+    pub(super) fn name(&self) -> String {
+        self.root.display().to_string()
+    }
+}
+
+/// The records in `folders`, in order; at least one.
+pub(super) fn read(folders: &[PathBuf]) -> Result<Vec<Part>> {
+    let mut parts = Vec::new();
+    for root in folders {
+        let before = parts.len();
+        read_folder(root, &mut parts)?;
+        if parts.len() == before {
+            let remote = root.to_string_lossy().starts_with("s3://");
+            return Err(Error::Usage {
+                what: format!("no finished part in `{}`", root.display()),
+                hint: if remote {
+                    "parts are local folders: bring everything but their shards here".into()
+                } else {
+                    "give the --output folders of `stoker build --worker`; a build that did not end is finished by the same command"
+                        .into()
+                },
+            });
+        }
+    }
+    Ok(parts)
+}
+
+fn read_folder(root: &Path, parts: &mut Vec<Part>) -> Result<()> {
+    let folder = root.join(PARTS_FOLDER);
+    let mut records = Vec::new();
+    for entry in folder::entries(&folder)? {
+        let name = entry.file_name();
+        if let Some(Ok(file @ PartFile::Record(name))) = name.to_str().map(PartFile::parse) {
+            records.push((name, folder.join(file.to_string())));
+        }
+    }
+    records.sort();
+    for (name, path) in records {
+        let bytes = fs::read(&path).map_err(Error::io("read", &path))?;
+        let record = PartRecord::parse(&bytes).map_err(|error| error.in_file(&path))?;
+        if record.name != name {
+            return Err(Error::Usage {
+                what: format!("the record of another part: `{}`", path.display()),
+                hint: "build this part again".into(),
+            });
+        }
+        let root = root.to_path_buf();
+        parts.push(Part { root, record });
+    }
+    Ok(())
+}
+
+/// Names and partitions of the splits.
+fn splits(record: &PartRecord) -> impl Iterator<Item = (&str, u32)> {
+    let splits = record.splits.iter();
+    splits.map(|split| (split.name.as_str(), split.partitions))
+}
+
+/// Refuses parts of another build than the first one's, or of another release of this program.
+pub(super) fn check_same_build(parts: &[Part]) -> Result<()> {
+    let state = parts[0].state();
+    for part in parts {
+        let record = &part.record;
+        if record.created_by != CREATED_BY {
+            return Err(Error::Usage {
+                what: format!(
+                    "part `{}` was built by {}, this is `{CREATED_BY}`",
+                    part.name(),
+                    record.created_by
+                ),
+                hint:
+                    "byte identity is promised for one release: build and commit with the same one"
+                        .into(),
+            });
+        }
+        let other = part.state();
+        if other == state && splits(record).eq(splits(&parts[0].record)) {
+            continue;
+        }
+        let mut differences = state.differences(&other, ["there", "here"]);
+        if differences.is_empty() {
+            differences = "another order of inputs or links".into();
+        }
+        return Err(Error::Usage {
+            what: format!(
+                "part `{}` is of another build than part `{}`: {differences}",
+                part.name(),
+                parts[0].name()
+            ),
+            hint: "give parts that were built of the same inputs with the same options".into(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! `stoker commit`: the parts of several workers become one cache.
+//!
+//! Owns the order of the steps. Needs neither inputs, model nor shards, only the records, receipts, indexes and tables of the
+//! parts. Invariant: the manifest is that of a build on one machine, byte for byte, however the partitions were shared out,
+//! and it is replaced after everything else that it names is durable in the output; shards stay where they are.
+
+mod collect;
+mod cover;
+mod found;
+mod merge;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+use stoker_formats::{
+    FileName, Folder, Manifest, PARTS_FOLDER, PartEntry, PartName, Partition, SplitEntry, Tables,
+    VERSION, fingerprint,
+};
+use stoker_reader::CacheFiles;
+
+use crate::build::commit::{CREATED_BY, publish_manifest};
+use crate::build::lock::Lock;
+use crate::build::named::Named;
+use crate::build::receipts::Layout;
+use crate::build::state::BuildState;
+use crate::build::{BuildReport, Committed, Stop, tidy};
+use crate::error::{Error, Result};
+use crate::held;
+use crate::pack::store;
+use crate::plan::PlanIds;
+use crate::publish::Publisher;
+use cover::Source;
+use found::Part;
+
+/// What to commit, and where.
+#[derive(Debug, Clone)]
+pub struct CommitRequest {
+    /// Output folders of part builds, or copies of them without shards.
+    pub parts: Vec<PathBuf>,
+    /// The folder that becomes the cache: one of the parts, or another one.
+    pub output: PathBuf,
+    /// After the commit, removes the folders of earlier plans from the output.
+    pub prune: bool,
+}
+
+/// What a commit prints.
+#[derive(Debug, Clone, Serialize)]
+pub struct CommitReport {
+    /// The cache.
+    #[serde(flatten)]
+    pub cache: BuildReport,
+    /// The partitions of each worker: the reader's placement table, if worker `k` is node `k`. None if parts of different numbers
+    /// of workers were put together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Vec<Vec<u32>>>,
+    /// Partitions whose shards are not in the output.
+    pub not_held: Vec<u32>,
+}
+
+/// Commits the cache of `request.parts` in `request.output`.
+///
+/// # Errors
+/// [`Error::Usage`] naming what is missing, differs, is damaged or belongs to another build; whatever keeps files from being
+/// read or written. There is no manifest then, or the earlier one.
+pub fn commit(request: &CommitRequest, stop: &Stop) -> Result<CommitReport> {
+    let start = Instant::now();
+    let parts = found::read(&request.parts)?;
+    let first = &parts[0].record;
+    found::check_same_build(&parts)?;
+    let sources = cover::sources(&parts)?;
+    let publisher = Publisher::make(request.output.clone())?;
+    let _lock = Lock::take(&request.output)?;
+    let ids = PlanIds {
+        image: first.image_plan_id,
+        text: first.text_plan_id,
+    };
+    check_output(&request.output, &parts[0])?;
+    let layout = Layout::new(ids);
+    layout.create(&publisher)?;
+    // Marks a folder that holds a share of the cache's shards, perhaps none.
+    publisher.create_folder(Path::new(PARTS_FOLDER))?;
+    let named = Named::read(publisher.root())?;
+    collect::collect(&parts, &sources, &layout, &publisher, &named, stop)?;
+    let merged = merge::merge(&parts, &sources, &layout, &publisher, stop)
+        .map_err(|error| publisher.explain(error))?;
+    let manifest = manifest(&parts, &sources, merged.tables);
+    layout.sync(&publisher)?;
+    publish_manifest(&publisher, &manifest.to_bytes()?)?;
+    tidy::after_commit(&publisher)?;
+    if request.prune {
+        tidy::prune(&publisher, [layout.images(), layout.text()])?;
+        store::prune(&publisher, manifest.fingerprint)?;
+    }
+    let mut committed = Committed {
+        fingerprint: Some(manifest.fingerprint.to_string()),
+        records: manifest.inputs.iter().map(|input| input.records).sum(),
+        rejected_images: entries(&parts, &sources)
+            .map(|entry| entry.rejected_images)
+            .sum(),
+        bytes: entries(&parts, &sources).map(shard_bytes).sum(),
+        rejects: merged.rejects,
+        earlier_packs: store::earlier(publisher.root(), manifest.fingerprint)?,
+        ..Committed::default()
+    };
+    committed.count(&manifest.splits);
+    Ok(CommitReport {
+        cache: BuildReport::new(committed, &request.output, start.elapsed()),
+        placement: placement(&parts),
+        not_held: held::elsewhere(&CacheFiles::open(publisher.root())?)?,
+    })
+}
+
+/// Refuses an output with an unfinished build of something else.
+fn check_output(output: &Path, part: &Part) -> Result<()> {
+    let state = part.state();
+    match BuildState::read(output)? {
+        Some(earlier) if earlier.ids() != state.ids() => Err(Error::Changed {
+            path: output.to_path_buf(),
+            changed: earlier.differences(&state, ["before", "now"]),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What the parts say of each partition, in order.
+fn entries<'a>(
+    parts: &'a [Part],
+    sources: &'a [Source],
+) -> impl Iterator<Item = &'a PartEntry> + 'a {
+    sources.iter().map(|source| source.entry(parts))
+}
+
+fn shard_bytes(entry: &PartEntry) -> u64 {
+    let shards = |files: &stoker_formats::PartitionFiles| -> u64 {
+        files.shards.iter().flatten().map(|shard| shard.bytes).sum()
+    };
+    shards(&entry.files.images) + shards(&entry.files.samples)
+}
+
+/// What a build on one machine would commit.
+fn manifest(parts: &[Part], sources: &[Source], tables: Tables) -> Manifest {
+    let first = &parts[0].record;
+    let all: Vec<&PartEntry> = entries(parts, sources).collect();
+    let partitions: Vec<Partition> = all.iter().map(|entry| entry.files.clone()).collect();
+    let split = |split: &SplitEntry| {
+        let from = split.first_partition as usize;
+        let own = &all[from..from + split.partitions as usize];
+        let sum = |of: fn(&PartEntry) -> u64| own.iter().copied().map(of).sum();
+        SplitEntry {
+            name: split.name.clone(),
+            first_partition: split.first_partition,
+            partitions: split.partitions,
+            samples: sum(|entry| entry.files.samples.index.rows),
+            tokens: sum(|entry| entry.tokens),
+            loss_tokens: sum(|entry| entry.loss_tokens),
+            images: sum(|entry| entry.files.images.index.rows),
+        }
+    };
+    Manifest {
+        format_version: VERSION,
+        created_by: CREATED_BY.into(),
+        fingerprint: fingerprint(&first.recipe, &partitions),
+        image_plan_id: first.image_plan_id,
+        text_plan_id: first.text_plan_id,
+        recipe: first.recipe.clone(),
+        splits: first.splits.iter().map(split).collect(),
+        partitions,
+        tables,
+        tokenizer: first.tokenizer,
+        inputs: first.inputs.clone(),
+    }
+}
+
+/// The partitions of each worker, if all parts are of the same number of workers.
+fn placement(parts: &[Part]) -> Option<Vec<Vec<u32>>> {
+    let first = &parts[0].record;
+    let workers = first.name.workers;
+    let same = parts.iter().all(|part| part.record.name.workers == workers);
+    let of = |worker| PartName { worker, workers }.partitions(first.all_partitions());
+    same.then(|| (0..workers).map(|worker| of(worker).collect()).collect())
+}
+
+/// Where a file of a cache or a part lies.
+fn path(root: &Path, folder: Folder, name: FileName) -> PathBuf {
+    root.join(folder.to_string()).join(name.to_string())
+}
