@@ -302,7 +302,7 @@ impl Error {
                 "give the folder that `stoker build` wrote; an unfinished build has no manifest yet",
             ),
             Self::Missing { .. } => Some(
-                "check that the disk is mounted, copy the files from an intact node, or run the build command again",
+                "check that the disk is mounted, copy the files from an intact node, or run the build command again; a node that holds a share of the cache needs a placement",
             ),
             Self::Damaged { .. } => Some("run `stoker verify` to see what it costs"),
             Self::Formats { error, .. } => error.hint(),

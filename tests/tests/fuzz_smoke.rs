@@ -20,6 +20,9 @@ const TIME_MAX: Duration = Duration::from_secs(6);
 /// Seeds larger than this only slow the mutations down.
 const SEED_BYTES_MAX: usize = 64 << 10;
 
+/// The record of a part, for the target `manifest`.
+const PART: &str = "part/parts/0000-of-0002.json";
+
 const JSON: [&[u8]; 8] = [
     b"{",
     b"]",
@@ -80,7 +83,7 @@ fn seeds(target: &str, corpus: &Corpus, cache: &Path) -> Vec<Vec<u8>> {
         "shard" => of_cache("/shards/"),
         "index" => of_cache("/index/"),
         "receipt" => of_cache("/receipts/"),
-        "manifest" => of_cache("manifest.json"),
+        "manifest" => [of_cache("manifest.json"), vec![read(&corpus.output(PART))]].concat(),
         "pack_table" => vec![packed().0],
         "pack_entry" => vec![packed().1.to_bytes().expect("an entry")],
         "recipe" => {
@@ -125,6 +128,9 @@ fn no_target_breaks() {
     let corpus = Corpus::mixed(41, 12);
     let cache = corpus.output("cache");
     let _ = corpus.build(&cache).end().expect_code(0);
+    let part = corpus.build(&corpus.output("part"));
+    let part = part.args(["--worker", "0", "--workers", "2"]);
+    let _ = part.end().expect_code(0);
     for (target, body) in TARGETS {
         let seeds = seeds(target, &corpus, &cache);
         assert!(!seeds.is_empty(), "{target} has no seeds");

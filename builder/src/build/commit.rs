@@ -9,8 +9,8 @@ use std::path::Path;
 use serde_json::Value;
 use stoker_formats::tables::{ProvenanceKind, ProvenanceRow};
 use stoker_formats::{
-    ContentHash, FileEntry, FileName, ImageEntry, ImageReceipt, InputEntry, MANIFEST_NAME,
-    Manifest, PARTS_FOLDER, PartEntry, Partition, PartitionFiles, SampleEntry, SplitEntry, VERSION,
+    ContentHash, FileEntry, FileName, ImageEntry, InputEntry, MANIFEST_NAME, Manifest,
+    PARTS_FOLDER, PartEntry, Partition, PartitionFiles, Receipt, SampleEntry, SplitEntry, VERSION,
     Written, fingerprint, write_image_index, write_sample_index,
 };
 
@@ -100,8 +100,7 @@ impl<'a> Commit<'a> {
             .and_then(|()| self.tables.add_samples(context, &split.name, done))
             .map_err(|error| context.publisher.explain(error))?;
         committed.bytes += done.images.bytes() + done.samples.bytes();
-        let rejects = |receipt: &ImageReceipt| receipt.rejects.len() as u64;
-        let rejected_images = done.images.all().iter().map(rejects).sum();
+        let rejected_images = count(done.images, |receipt| receipt.rejects.len());
         committed.rejected_images += rejected_images;
         for reject in done
             .samples
@@ -130,19 +129,9 @@ impl<'a> Commit<'a> {
             partition,
             tokens,
             loss_tokens,
-            rejects: done
-                .samples
-                .all()
-                .iter()
-                .map(|one| one.rejects.len() as u64)
-                .sum(),
+            rejects: count(done.samples, |receipt| receipt.rejects.len()),
             rejected_images,
-            sources: done
-                .images
-                .all()
-                .iter()
-                .map(|one| one.sources.len() as u64)
-                .sum(),
+            sources: count(done.images, |receipt| receipt.sources.len()),
             files: Partition { images, samples },
         });
         Ok(())
@@ -274,6 +263,15 @@ fn lost(context: &Context, partition: u32) -> Error {
         ),
         hint: "run the same command again to make them anew".into(),
     }
+}
+
+/// The sum of `of` over all receipts.
+fn count<E: InFolder>(receipts: &Receipts<E>, of: fn(&Receipt<E>) -> usize) -> u64 {
+    receipts
+        .all()
+        .iter()
+        .map(|receipt| of(receipt) as u64)
+        .sum()
 }
 
 fn entries<E: InFolder + Clone>(receipts: &Receipts<E>) -> Vec<E> {

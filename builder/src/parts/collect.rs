@@ -85,8 +85,11 @@ impl Collector<'_> {
         entry: FileEntry,
     ) -> Result<()> {
         let from = path(root, folder, name);
-        let bytes = fs::read(&from).ok();
-        let Some(bytes) = bytes.filter(|bytes| ContentHash::of(bytes) == entry.hash) else {
+        let bytes = has_file(&from, entry.bytes).then(|| fs::read(&from).ok());
+        let Some(bytes) = bytes
+            .flatten()
+            .filter(|bytes| ContentHash::of(bytes) == entry.hash)
+        else {
             self.lost.push(from.display().to_string());
             return Ok(());
         };
