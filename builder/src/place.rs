@@ -1,7 +1,7 @@
 //! `stoker place`: which partition belongs on which node.
 //!
 //! Owns the choice. A global batch takes its units from partitions in turn, so what makes reads local is that every node holds
-//! as many partitions of each split as the others, spread over their numbers; bytes decide who gets the odd ones. Invariant:
+//! as many partitions of each split as the others, spread over their numbers; bytes decide who gets what has to move. Invariant:
 //! a pure function of sizes, splits, nodes and the current table; a partition stays where it is unless its node has too many.
 
 use std::collections::BTreeSet;
@@ -67,9 +67,16 @@ fn place_sizes(
         placement: vec![Vec::new(); nodes as usize],
         bytes: vec![0; nodes as usize],
     };
-    for split in splits {
-        let first = split.first_partition as usize;
-        placing.split(first, &homes[first..first + split.partitions as usize]);
+    if current.is_none() {
+        // Where part builds of so many workers put them.
+        for partition in 0..sizes.len() {
+            placing.put(partition % nodes as usize, partition);
+        }
+    } else {
+        for split in splits {
+            let first = split.first_partition as usize;
+            placing.split(first, &homes[first..first + split.partitions as usize]);
+        }
     }
     let Placing {
         mut placement,
@@ -140,7 +147,7 @@ impl Placing<'_> {
                 self.put(node, *partition);
             }
         }
-        // By what a node lacks, then by bytes: the first partitions of a new cache go to the nodes in turn.
+        // By what a node lacks, then by bytes.
         let mut lacking: BTreeSet<(std::cmp::Reverse<usize>, u64, usize)> = (0..nodes)
             .map(|node| {
                 let lacks = quotas[node] - kept[node].len();
@@ -198,6 +205,7 @@ fn give_up(kept: &mut Vec<usize>, quota: usize, homeless: &mut Vec<usize>) {
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use stoker_formats::PartName;
 
     use super::*;
 
@@ -280,6 +288,11 @@ mod tests {
         let report = placed(&[8], 4, None);
         assert_eq!(report.placement, [[0, 4], [1, 5], [2, 6], [3, 7]]);
         assert_eq!(report.moved_partitions, 8);
+        let report = placed(&[5, 4], 3, None);
+        for (worker, held) in (0u32..).zip(report.placement) {
+            let part = PartName { worker, workers: 3 };
+            assert_eq!(held, part.partitions(9).collect::<Vec<_>>());
+        }
     }
 
     #[test]
