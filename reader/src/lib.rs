@@ -49,6 +49,7 @@ mod options;
 mod order;
 mod order_error;
 mod packs;
+mod page_cache;
 mod pipeline;
 mod placement;
 mod presence;

@@ -160,7 +160,7 @@ fn float_table(files: &CacheFiles) -> Result<Option<FloatTable>> {
             // On another node, perhaps; if it is needed here, its own reading will say so.
             continue;
         };
-        let (head, _) = read_shard_head(&file, ShardKind::Images).map_err(Error::formats(&path))?;
+        let head = read_shard_head(&file, ShardKind::Images).map_err(Error::formats(&path))?;
         let table = head
             .metadata
             .get("float_table")

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::error::Result;
 use crate::mmap::Mapping;
+use crate::page_cache::Filled;
 
 /// Fewest and most files that are kept open.
 const CAPACITY: (u64, u64) = (16, 1024);
@@ -50,6 +51,7 @@ pub(crate) struct OpenFile {
     file: File,
     size: u64,
     mapping: OnceLock<Mapping>,
+    filled: Filled,
 }
 
 impl OpenFile {
@@ -58,6 +60,7 @@ impl OpenFile {
             file,
             size,
             mapping: OnceLock::new(),
+            filled: Filled::new(size),
         }
     }
 
@@ -68,6 +71,11 @@ impl OpenFile {
     /// Bytes, as the manifest says and as was found when the file was opened.
     pub(crate) fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Has `length` bytes at `offset` brought into the page cache, if they were not before.
+    pub(crate) fn fill(&self, offset: u64, length: u64) {
+        self.filled.fill(&self.file, offset, length);
     }
 
     /// The file's mapping, made when it is first asked for.
