@@ -61,7 +61,7 @@ pub enum Error {
         hint: String,
     },
     /// A source failed in a way that another try may mend: the build stops, nothing becomes a reject.
-    #[error("could not fetch `{uri}` after {tries} tries: {what}")]
+    #[error("could not fetch `{uri}` after {tries} {}: {what}", if *tries == 1 { "try" } else { "tries" })]
     Fetch {
         /// The object.
         uri: String,

@@ -159,10 +159,13 @@ impl Publisher {
         }
     }
 
-    /// The error of the last write that failed below an encoder, once.
-    pub fn take_write_fault(&self) -> Option<Error> {
-        let (path, error) = self.lock_write_fault().take()?;
-        Some(self.fault("write", &path, error))
+    /// An encoder's error; if a write below it failed, that one, with path and free space, once.
+    pub fn explain(&self, error: impl Into<Error>) -> Error {
+        let fault = self.lock_write_fault().take();
+        fault.map_or_else(
+            || error.into(),
+            |(path, error)| self.fault("write", &path, error),
+        )
     }
 
     fn lock_write_fault(&self) -> MutexGuard<'_, Option<(PathBuf, io::Error)>> {

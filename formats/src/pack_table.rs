@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use parquet::basic::Type;
@@ -89,15 +90,24 @@ fn damaged(what: &'static str, at: impl Into<String>) -> Error {
     }
 }
 
+fn undecodable() -> Error {
+    damaged("not readable as Parquet", "footer or page")
+}
+
 /// Our own error again, or one for what Parquet makes of bytes that are not a pack table.
 fn decoder(error: ParquetError) -> Error {
-    let undecodable = || damaged("not readable as Parquet", "footer or page");
     match error {
         ParquetError::External(error) => error
             .downcast::<Error>()
             .map_or_else(|_| undecodable(), |error| *error),
         _ => undecodable(),
     }
+}
+
+/// What `decode` makes. The checksums keep accidents from the Parquet decoder, but not whoever made them fit: it panics at
+/// some bytes.
+fn guarded<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| Err(undecodable()))
 }
 
 type Reader = ColumnReaderImpl<Int32Type>;
@@ -108,11 +118,14 @@ impl<S: ReadAt + Send + Sync + 'static> PackTable<S> {
     /// Fails if the file has another length, its footer is damaged, or it is not the table of the entry.
     pub fn open(source: S, entry: &PackEntry) -> Result<Self> {
         let blocks = Arc::new(Blocks::open(source, &entry.table)?);
-        let metadata = ParquetMetaDataReader::new()
-            .with_offset_index_policy(PageIndexPolicy::Required)
-            .parse_and_finish(blocks.as_ref())
-            .map_err(decoder)?;
-        check_footer(&metadata, entry.table.rows)?;
+        let metadata = guarded(|| {
+            let metadata = ParquetMetaDataReader::new()
+                .with_offset_index_policy(PageIndexPolicy::Required)
+                .parse_and_finish(blocks.as_ref())
+                .map_err(decoder)?;
+            check_footer(&metadata, entry.table.rows)?;
+            Ok(metadata)
+        })?;
         let mut starts = Vec::with_capacity(entry.packs.len() + 1);
         let mut start = 0;
         for packs in &entry.packs {
@@ -173,7 +186,7 @@ impl<S: ReadAt + Send + Sync + 'static> PackTable<S> {
             .map_or(0, |count| *count);
         let mut members = Members::default();
         for (group, rows) in groups(&range) {
-            self.read_members(group, rows, partition, &mut members)?;
+            guarded(|| self.read_members(group, rows, partition, &mut members))?;
         }
         let mut seen = vec![0u64; samples.div_ceil(64) as usize];
         for (pack, rows) in members.iter().enumerate() {
@@ -249,7 +262,13 @@ impl<S: ReadAt + Send + Sync + 'static> PackTable<S> {
 
     /// The values of a plain column.
     fn column(&self, column: usize, range: &Range<u64>, partition: u32) -> Result<Vec<u32>> {
-        let mut values = Vec::with_capacity((range.end - range.start) as usize);
+        guarded(|| self.decode_column(column, range, partition))
+    }
+
+    fn decode_column(&self, column: usize, range: &Range<u64>, partition: u32) -> Result<Vec<u32>> {
+        // What the entry says is not taken for granted.
+        let packs = (range.end - range.start) as usize;
+        let mut values = Vec::with_capacity(packs.min(GROUP_ROWS));
         for (group, rows) in groups(range) {
             let count = (rows.end - rows.start) as usize;
             let read = self

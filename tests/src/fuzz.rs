@@ -3,6 +3,8 @@
 //! A body panics when a promise is broken, and returns otherwise. Invariant: a body reads nothing but
 //! its bytes (and, for links, an empty folder).
 
+use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::sync::OnceLock;
 
 use stoker_builder::image::{Generation, ImageRecipe, Preparer, Profile, float_table, probe};
@@ -10,10 +12,14 @@ use stoker_builder::model::ModelFolder;
 use stoker_builder::record::{ImageTag, RecordOptions, Shape, parse, scan_links};
 use stoker_builder::source::{Base, Policy, resolve};
 use stoker_builder::text::TextRecipe;
+use stoker_formats::limits::PACK_BLOCK_BYTES;
 use stoker_formats::{
-    ImageIndex, ImageReceipt, Manifest, SampleIndex, SampleReceipt, read_image, read_image_shard,
-    read_sample, read_sample_shard,
+    ContentHash, Counts, ImageIndex, ImageReceipt, Manifest, Members, PackEntry, PackOptions,
+    PackOverlong, PackStrategy, PackTable, PackTableEntry, PackTableWriter, PackTotals, Result,
+    SampleIndex, SampleReceipt, VERSION, read_image, read_image_shard, read_sample,
+    read_sample_shard,
 };
+use twox_hash::XxHash3_64;
 
 use crate::corpus::model;
 
@@ -21,7 +27,7 @@ use crate::corpus::model;
 pub type Body = fn(&[u8]);
 
 /// Every target by name.
-pub const TARGETS: [(&str, Body); 8] = [
+pub const TARGETS: [(&str, Body); 10] = [
     ("shard", shard),
     ("index", index),
     ("receipt", receipt),
@@ -30,7 +36,12 @@ pub const TARGETS: [(&str, Body); 8] = [
     ("link", link),
     ("image", image),
     ("recipe", recipe),
+    ("pack_table", pack_table),
+    ("pack_entry", pack_entry),
 ];
+
+/// What ends a sealed document: `,"seal":"<64 hex digits>"}` and a line feed.
+const SEAL_BYTES: usize = 9 + 64 + 3;
 
 /// Images of the image target are small, so that many can be tried.
 const PIXELS_MAX: u64 = 1 << 20;
@@ -69,6 +80,27 @@ pub fn index(bytes: &[u8]) {
     }
 }
 
+/// `bytes` with a seal that fits, in the place of what may be one: a seal stops accidents, and nobody who means it.
+fn sealed(bytes: &[u8]) -> Vec<u8> {
+    let text = bytes
+        .strip_suffix(b"\"}\n")
+        .map_or(bytes, |_| &bytes[..bytes.len().saturating_sub(SEAL_BYTES)]);
+    let tail = format!(",\"seal\":\"{}\"}}\n", blake3::hash(text));
+    [text, tail.as_bytes()].concat()
+}
+
+/// Whatever passes behind its seal is written as something that means the same.
+fn check_sealed<T: PartialEq + Debug>(
+    bytes: &[u8],
+    parse: impl Fn(&[u8]) -> Result<T>,
+    write: impl Fn(&T) -> Result<Vec<u8>>,
+) {
+    if let Ok(document) = parse(&sealed(bytes)) {
+        let again = write(&document).expect("what was read can be written");
+        assert_eq!(parse(&again).expect("what was written"), document);
+    }
+}
+
 /// Receipts of both kinds: an accepted one has exactly these bytes.
 ///
 /// # Panics
@@ -80,6 +112,8 @@ pub fn receipt(bytes: &[u8]) {
     if let Ok(receipt) = SampleReceipt::parse(bytes) {
         assert!(receipt.to_bytes().is_ok_and(|again| again == bytes));
     }
+    check_sealed(bytes, ImageReceipt::parse, ImageReceipt::to_bytes);
+    check_sealed(bytes, SampleReceipt::parse, SampleReceipt::to_bytes);
 }
 
 /// Manifests: an accepted one has exactly these bytes.
@@ -90,6 +124,7 @@ pub fn manifest(bytes: &[u8]) {
     if let Ok(manifest) = Manifest::parse(bytes) {
         assert!(manifest.to_bytes().is_ok_and(|again| again == bytes));
     }
+    check_sealed(bytes, Manifest::parse, Manifest::to_bytes);
 }
 
 /// Records: the fast scan of the plan finds the links that the parser finds.
@@ -204,6 +239,110 @@ pub fn recipe(bytes: &[u8]) {
         assert!(recipe.patch_bytes() > 0 && recipe.factor() > 0);
     }
     let _ = serde_json::from_slice::<TextRecipe>(bytes);
+}
+
+/// A pack table of three partitions and its entry.
+///
+/// # Panics
+/// If it cannot be written.
+#[must_use]
+pub fn packed() -> (Vec<u8>, PackEntry) {
+    let packs = [5u64, 0, 40];
+    let mut writer = PackTableWriter::new(Vec::new()).expect("a table");
+    let mut samples = Vec::new();
+    for (partition, packs) in (0..).zip(packs) {
+        let mut members = Members::default();
+        let mut counts = Vec::new();
+        let mut next = 0;
+        for pack in 0..packs as u32 {
+            let from = next;
+            next += 1 + pack % 4;
+            members.push((from..next).rev());
+            counts.push(Counts {
+                tokens: 100 + pack,
+                loss_tokens: pack,
+                images: pack % 3,
+                patches: 16 * (pack % 3),
+            });
+        }
+        writer.write(partition, &counts, &members).expect("packs");
+        samples.push(u64::from(next));
+    }
+    let (bytes, table) = writer.finish().expect("a table");
+    let entry = PackEntry {
+        format_version: VERSION,
+        created_by: "stoker test".into(),
+        fingerprint: ContentHash::of(b"cache"),
+        name: "256".parse().expect("a name"),
+        options: PackOptions {
+            max_tokens: 256,
+            max_patches: Some(64),
+            max_samples: None,
+            by_modality: false,
+            strategy: PackStrategy::BestFit,
+            seed: 7,
+            window: 4096,
+            overlong: PackOverlong::Reject,
+        },
+        totals: PackTotals {
+            samples: samples.iter().sum(),
+            ..PackTotals::default()
+        },
+        table,
+        overlong: None,
+        packs: packs.to_vec(),
+        samples,
+    };
+    (bytes, entry)
+}
+
+/// Pack tables behind their checksums: what is handed out keeps the entry's counts and limits.
+///
+/// # Panics
+/// If it does not.
+pub fn pack_table(bytes: &[u8]) {
+    static ENTRY: OnceLock<PackEntry> = OnceLock::new();
+    let mut entry = ENTRY.get_or_init(|| packed().1).clone();
+    entry.table = PackTableEntry {
+        bytes: bytes.len() as u64,
+        hash: ContentHash::of(bytes),
+        blocks: bytes
+            .chunks(PACK_BLOCK_BYTES as usize)
+            .map(XxHash3_64::oneshot)
+            .collect(),
+        ..entry.table
+    };
+    let Ok(table) = PackTable::open(bytes.to_vec(), &entry) else {
+        return;
+    };
+    for ((partition, packs), samples) in (0..).zip(&entry.packs).zip(&entry.samples) {
+        if let Ok(counts) = table.counts(partition) {
+            assert_eq!(counts.len() as u64, *packs);
+            let fits = |counts: &Counts| {
+                counts.tokens <= entry.options.max_tokens
+                    && Some(counts.patches) <= entry.options.max_patches
+                    && counts.loss_tokens <= counts.tokens
+            };
+            assert!(counts.iter().all(fits));
+        }
+        if let Ok(members) = table.members(partition) {
+            assert_eq!(members.len() as u64, *packs);
+            let rows: Vec<u32> = members.iter().flatten().copied().collect();
+            assert!(rows.iter().all(|row| u64::from(*row) < *samples));
+            assert_eq!(rows.iter().collect::<BTreeSet<_>>().len(), rows.len());
+        }
+    }
+}
+
+/// Entries of pack tables behind their seal.
+///
+/// # Panics
+/// If an accepted one has no fill rate, or is written as another one.
+pub fn pack_entry(bytes: &[u8]) {
+    check_sealed(bytes, PackEntry::parse, PackEntry::to_bytes);
+    if let Ok(entry) = PackEntry::parse(&sealed(bytes)) {
+        assert!(entry.fill_rate().is_finite());
+    }
 }
 
 /// A target with a planted fault, to show that faults are found.

@@ -1,11 +1,14 @@
 //! Whatever instant a build dies at, or whichever call fails: nothing wrong is ever visible, and the
 //! next run ends with the bytes of an undisturbed build (promises A1, A4, A5, A7).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use stoker_tests::crash::Scene;
-use stoker_tests::strace::Call;
+use stoker_formats::ImageReceipt;
+use stoker_tests::cache::files;
+use stoker_tests::crash::{Scene, traced};
+use stoker_tests::strace::{Call, failed_at, points, trace};
 
 /// Records of the small build.
 const RECORDS: usize = 36;
@@ -58,6 +61,118 @@ fn killed_at_renames_and_removals() {
 fn killed_at_creations() {
     let kills = Scene::new(RECORDS).kill_at_each(&CREATIONS);
     assert!(kills >= 4, "{kills}");
+}
+
+/// A committed cache that lost files, and what it lost.
+struct Lossy {
+    scene: Scene,
+    lost: BTreeSet<String>,
+}
+
+impl Lossy {
+    /// Without the first image shard of the first partition, and without what speaks of it if `all`.
+    fn new(all: bool) -> Self {
+        let scene = Scene::new(RECORDS);
+        let names = scene.clean.keys().filter(|name| {
+            let first = name.ends_with("shards/p0000-000000.arrow");
+            let speaks = name.ends_with("p0000-000000.json") || name.ends_with("index/p0000.arrow");
+            name.starts_with("images-") && (first || all && speaks)
+        });
+        let lost: BTreeSet<String> = names.cloned().collect();
+        assert_eq!(lost.len(), if all { 3 } else { 1 });
+        Self { scene, lost }
+    }
+
+    /// A copy of the cache without what is lost.
+    fn cache(&self) -> PathBuf {
+        let output = self.scene.corpus.output("lossy");
+        let _ = fs::remove_dir_all(&output);
+        for (name, hash) in &self.scene.clean {
+            let path = output.join(name);
+            if hash.is_empty() {
+                fs::create_dir_all(path).expect("a folder");
+            } else if !self.lost.contains(name) {
+                fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+                fs::copy(self.scene.output.join(name), path).expect("a file of the cache");
+            }
+        }
+        output
+    }
+
+    /// The picture behind the first row of the lost shard.
+    fn picture(&self) -> PathBuf {
+        let receipt = "receipts/p0000-000000.json";
+        let name = |name: &&String| name.starts_with("images-") && name.ends_with(receipt);
+        let name = self.scene.clean.keys().find(name).expect("a receipt");
+        let bytes = fs::read(self.scene.output.join(name)).expect("a receipt");
+        let receipt = ImageReceipt::parse(&bytes).expect("a receipt");
+        let source = receipt
+            .sources
+            .iter()
+            .find(|source| source.item == receipt.items[0]);
+        let uri = &source.expect("what was read").uri;
+        PathBuf::from(uri.strip_prefix("file://").unwrap_or(uri))
+    }
+
+    /// Every file of the clean cache is there with its bytes, or was lost before.
+    fn check(&self, output: &Path, what: &str) {
+        let now = files(output);
+        for (name, hash) in &self.scene.clean {
+            match now.get(name) {
+                Some(found) => assert_eq!(found, hash, "{what}: {name}"),
+                None => assert!(self.lost.contains(name), "{what}: {name} is gone"),
+            }
+        }
+    }
+
+    /// Kills the repair at every third rename; gives the kills and how an undisturbed one ends.
+    fn repair(&self) -> (usize, stoker_tests::command::Ended) {
+        let output = self.cache();
+        let run = self.scene.build(&output);
+        let (ended, calls) = trace(&run, &traced(), self.scene.corpus.path());
+        self.check(&output, "repaired");
+        let mut renames = points(&calls, &output);
+        renames.retain(|point| point.call.starts_with("rename"));
+        let mut kills = 0;
+        for point in renames.into_iter().step_by(3) {
+            let output = self.cache();
+            let killed = failed_at(&run, &output, &point, "signal=SIGKILL").end();
+            kills += usize::from(killed.signal == Some(9));
+            self.check(&output, &format!("killed at {point}"));
+        }
+        (kills, ended)
+    }
+}
+
+/// What a committed manifest names is made again as it was, whenever the repair dies.
+#[test]
+fn a_repair_changes_nothing_that_is_committed() {
+    let lossy = Lossy::new(false);
+    let (kills, ended) = lossy.repair();
+    let _ = ended.expect_code(0);
+    assert!(kills >= 4, "{kills}");
+    lossy.scene.finish(&lossy.cache(), "repaired");
+}
+
+/// If its source has changed since, it is not made at all.
+#[test]
+fn what_cannot_be_made_again_is_left_alone() {
+    for all in [false, true] {
+        let lossy = Lossy::new(all);
+        let picture = lossy.picture();
+        let bytes = fs::read(&picture).expect("a picture");
+        fs::remove_file(&picture).expect("a picture");
+        let (kills, ended) = lossy.repair();
+        assert!(kills >= 1, "{kills}");
+        let ended = ended.expect_code(2);
+        assert!(
+            ended.stderr.contains("cannot be made again") && ended.stderr.contains("p0000-000000"),
+            "{}",
+            ended.stderr
+        );
+        fs::write(&picture, bytes).expect("a picture");
+        lossy.scene.finish(&lossy.cache(), "with the picture again");
+    }
 }
 
 /// A failed call is reported by what and where, costs nothing, and nothing depends on it.

@@ -7,6 +7,7 @@ use std::process::Command;
 use stoker_tests::cache::{committed, files};
 use stoker_tests::clean::{Clean, slowed, wait_for};
 use stoker_tests::corpus::Corpus;
+use stoker_tests::strace::{Point, failed_at};
 
 /// A memory disk of its own; unmounted when dropped.
 struct Disk(PathBuf);
@@ -122,6 +123,55 @@ fn what_will_not_fit_is_refused_before_it_starts() {
         .expect_code(0)
         .json();
     assert_eq!(plan["fits"], false);
+}
+
+/// The same where a table's rows are written before its end.
+#[test]
+fn a_disk_that_fills_up_under_a_table_is_a_clear_error() {
+    let corpus = Corpus::empty();
+    // More than a row group of rejects.
+    corpus.write("bad.jsonl", "{\n".repeat(70_000).as_bytes());
+    let output = corpus.output("cache");
+    let build = corpus.build(&output).args(["--schema", "messages"]);
+    let plan = build.clone().args(["--dry-run", "--json"]).end();
+    let plan = plan.expect_code(0).json();
+    let text = plan["text_plan_id"].as_str().expect("an id");
+    let point = Point {
+        call: "write".into(),
+        path: format!("text-{text}/tables/.rejects.tmp").into(),
+        nth: 1,
+    };
+    let ended = failed_at(&build, &output, &point, "error=ENOSPC").end();
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let said = format!("not enough space for `{}`: ", output.display());
+    assert!(ended.stderr.contains(&said), "{}", ended.stderr);
+}
+
+/// A lost shard costs what follows it, too, but that stands on the disk already.
+#[test]
+fn a_repair_needs_no_room_for_what_it_replaces() {
+    let clean = Clean::new(60);
+    let disk = Disk::new(clean.corpus.path().join("disk"), 100);
+    let output = disk.0.join("cache");
+    let _ = clean.corpus.build(&output).end().expect_code(0);
+    let folder = clean.files.keys().find(|name| name.starts_with("images-"));
+    let shards = output.join(folder.expect("a folder")).join("shards");
+    let shard = |ordinal: usize| shards.join(format!("p0000-{ordinal:06}.arrow"));
+    fs::remove_file(shard(0)).expect("a shard");
+    let lengths = (1..).map_while(|ordinal| Some(fs::metadata(shard(ordinal)).ok()?.len()));
+    let lengths: Vec<u64> = lengths.collect();
+    let replaced = lengths.iter().sum::<u64>() - lengths.iter().max().expect("more shards");
+    let plan = || {
+        let run = clean.corpus.build(&output).args(["--dry-run", "--json"]);
+        run.end().expect_code(0).json()
+    };
+    let bytes = plan()["bytes"].as_u64().expect("bytes");
+    // What a build leaves free, what it adds, and some pages for the files of the run.
+    let left = (64 << 20) + bytes.saturating_sub(replaced) + (32 << 10);
+    assert!(left < (64 << 20) + bytes, "{bytes} {replaced}");
+    disk.fill(left);
+    assert_eq!(plan()["fits"], true);
+    clean.finish(&output, "repaired");
 }
 
 #[test]

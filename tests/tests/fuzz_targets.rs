@@ -36,6 +36,12 @@ mod link;
 #[path = "../fuzz/fuzz_targets/manifest.rs"]
 #[expect(unused_attributes, reason = "`no_main` is for a crate")]
 mod manifest;
+#[path = "../fuzz/fuzz_targets/pack_entry.rs"]
+#[expect(unused_attributes, reason = "`no_main` is for a crate")]
+mod pack_entry;
+#[path = "../fuzz/fuzz_targets/pack_table.rs"]
+#[expect(unused_attributes, reason = "`no_main` is for a crate")]
+mod pack_table;
 #[path = "../fuzz/fuzz_targets/receipt.rs"]
 #[expect(unused_attributes, reason = "`no_main` is for a crate")]
 mod receipt;
@@ -50,12 +56,14 @@ mod record;
 mod shard;
 
 /// Every source by its name.
-const SOURCES: [(&str, Body); 9] = [
+const SOURCES: [(&str, Body); 11] = [
     ("canary", canary::target),
     ("image", image::target),
     ("index", index::target),
     ("link", link::target),
     ("manifest", manifest::target),
+    ("pack_entry", pack_entry::target),
+    ("pack_table", pack_table::target),
     ("receipt", receipt::target),
     ("recipe", recipe::target),
     ("record", record::target),

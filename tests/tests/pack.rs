@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use stoker_tests::cache::{assert_same, files};
-use stoker_tests::command::Run;
+use stoker_tests::clean::wait_for;
+use stoker_tests::command::{Run, send};
 use stoker_tests::corpus::Corpus;
 use stoker_tests::crash::traced;
 use stoker_tests::snapshot;
-use stoker_tests::strace::{failed_at, points, trace};
+use stoker_tests::strace::{failed_at, injected, points, trace};
 
 struct Scene {
     corpus: Corpus,
@@ -230,6 +233,114 @@ fn a_killed_run_leaves_the_cache_as_it_was() {
         assert_same(&packs(&scene.output()), &clean, &format!("after {point}"));
     }
     assert!(kills >= 12, "{kills}");
+}
+
+/// What is found is checked by its bytes, made durable, and what dead runs left beside it goes.
+#[test]
+fn a_table_that_is_found_is_whole_and_durable() {
+    let scene = Scene::new();
+    // Over-long samples, so that there are two tables.
+    let pack = || scene.pack(&["--max-tokens", "64", "--json"]);
+    let _ = pack().end().expect_code(0);
+    let clean = packs(&scene.output());
+    let folder = scene.output().join("packs");
+    for name in [".table.tmp", ".64.json.tmp", "0123456789abcdef.parquet"] {
+        fs::write(folder.join(name), b"left").expect("a leftover");
+    }
+    fs::write(folder.join("notes.txt"), b"mine").expect("a stranger's file");
+    let (ended, calls) = trace(&pack(), &traced(), scene.corpus.path());
+    assert_eq!(ended.expect_code(0).json()["made"], false);
+    for folder in [&folder, &scene.output()] {
+        let synced = calls.iter().any(|call| {
+            let path = call.paths().first().map(|path| Path::new(*path) == *folder);
+            call.name == "fsync" && path == Some(true)
+        });
+        assert!(synced, "{}", folder.display());
+    }
+    // Under the lock the manifest is read once more: until then another cache may have been committed.
+    let opened = |name: &str| {
+        let path = scene.output().join(name);
+        let opens = calls.iter().filter(|call| call.name == "openat");
+        opens
+            .filter(|call| call.paths().iter().any(|found| Path::new(found) == path))
+            .map(|call| call.begin)
+            .max()
+    };
+    assert!(opened("stoker.lock") < opened("manifest.json"));
+    let mut left = packs(&scene.output());
+    assert!(left.remove("notes.txt").is_some());
+    assert_same(&left, &clean, "after a table was found");
+
+    fs::remove_file(folder.join("notes.txt")).expect("our own file");
+    for name in clean.keys().filter(|name| name.ends_with(".parquet")) {
+        let path = folder.join(name);
+        let mut bytes = fs::read(&path).expect("a table");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::remove_file(&path).expect("a table");
+        fs::write(&path, bytes).expect("a table");
+        assert_eq!(pack().end().expect_code(0).json()["made"], true, "{name}");
+        assert_same(&packs(&scene.output()), &clean, name);
+    }
+}
+
+/// Ids of left-out samples stand in shards, which a node may lack.
+#[test]
+fn ids_that_are_not_here_are_said() {
+    let scene = Scene::new();
+    let shards = files(&scene.output());
+    let shard = |name: &&String| name.starts_with("text-") && name.contains("shards/p");
+    for name in shards.keys().filter(shard) {
+        fs::remove_file(scene.output().join(name)).expect("a shard");
+    }
+    let ended = scene.pack(&["--max-tokens", "64"]).end().expect_code(2);
+    assert!(
+        ended
+            .stderr
+            .contains("a shard with ids of left-out samples is not here")
+            && ended.stderr.contains("--overlong alone"),
+        "{}",
+        ended.stderr
+    );
+    assert!(!scene.output().join("packs").exists());
+    let alone = ["--max-tokens", "64", "--overlong", "alone"];
+    let _ = scene.pack(&alone).end().expect_code(0);
+}
+
+/// Reading the ids of many samples that are left out takes no request to stop away.
+#[test]
+fn listing_ids_stops_on_request() {
+    let scene = Scene::new();
+    // Each sample is read in several pieces: at this pace the list takes half a minute.
+    let slow = "inject=pread64:delay_enter=250ms";
+    let run = injected(&scene.pack(&["--max-tokens", "9"]), "pread64", slow).start();
+    let list = scene.output().join("packs/.overlong.tmp");
+    wait_for("list", || list.exists().then_some(()));
+    let lock = fs::read(scene.output().join("stoker.lock")).expect("the lock");
+    let holder: serde_json::Value = serde_json::from_slice(&lock).expect("the holder");
+    let pid = holder["pid"]
+        .as_u64()
+        .and_then(|pid| u32::try_from(pid).ok());
+    let sent = Instant::now();
+    send(pid.expect("a process"), Signal::INT);
+    let ended = run.wait();
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    assert!(
+        sent.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        sent.elapsed()
+    );
+    assert!(!scene.output().join("packs").exists());
+}
+
+/// Where there is no cache, there is no lock either.
+#[test]
+fn a_refused_folder_gets_no_lock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = Run::stoker(["pack", "--max-tokens", "64"]).args([folder.path()]);
+    let _ = run.end().expect_code(2);
+    assert_eq!(files(folder.path()).len(), 0);
+    assert!(!folder.path().join("stoker.lock").exists());
 }
 
 #[test]

@@ -303,6 +303,94 @@ fn another_recipe_or_input_is_refused_by_name_until_restart() {
     clean.finish(&output, "with the first input again");
 }
 
+/// Its files are not ours to judge, nor its manifest to replace.
+#[test]
+fn a_cache_of_a_newer_version_is_left_alone() {
+    let clean = Clean::new(6);
+    let path = clean.corpus.output("clean").join("manifest.json");
+    let text = fs::read_to_string(&path).expect("the manifest");
+    let newer = text.replacen("\"major\":1", "\"major\":2", 1);
+    let newer = newer.split_once(",\"seal\":").expect("a seal").0;
+    let newer = format!(
+        "{newer},\"seal\":\"{}\"}}\n",
+        blake3::hash(newer.as_bytes())
+    );
+    fs::write(&path, &newer).expect("the manifest");
+    let output = clean.corpus.output("clean");
+    let ended = clean.corpus.build(&output).end().expect_code(2);
+    assert!(
+        ended.stderr.contains("format version 2.0"),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(fs::read_to_string(&path).expect("the manifest"), newer);
+    assert!(!output.join("building.json").exists());
+}
+
+/// Text that was made of pictures which are lost, receipts and all, and have changed since is not taken for theirs.
+#[test]
+fn text_is_not_kept_for_other_pictures() {
+    let clean = Clean::new(20);
+    let output = clean.corpus.output("cache");
+    let _ = clean.corpus.build(&output).end().expect_code(0);
+    fs::remove_file(output.join("manifest.json")).expect("the manifest");
+    let images = clean.files.keys().find(|name| name.starts_with("images-"));
+    fs::remove_dir_all(output.join(images.expect("a folder"))).expect("the pictures");
+    let gone = clean.corpus.data().join("images/000.png");
+    let bytes = fs::read(&gone).expect("a picture");
+    fs::remove_file(&gone).expect("a picture");
+    let ended = clean.corpus.build(&output).end().expect_code(2);
+    assert!(
+        ended.stderr.contains("cannot be made again") && ended.stderr.contains("/text-"),
+        "{}",
+        ended.stderr
+    );
+    assert!(committed(&output).is_none());
+    fs::write(&gone, bytes).expect("a picture");
+    let images = clean.files.keys().find(|name| name.starts_with("images-"));
+    fs::remove_dir_all(output.join(images.expect("a folder"))).expect("the pictures");
+    clean.finish(&output, "with the picture again");
+}
+
+/// What is estimated to be written follows from what a resume will do.
+#[test]
+fn lost_shards_are_estimated_to_be_written_again() {
+    let clean = Clean::new(60);
+    let output = clean.corpus.output("cache");
+    let _ = clean.corpus.build(&output).end().expect_code(0);
+    let estimate = || {
+        let run = clean.corpus.build(&output).args(["--dry-run", "--json"]);
+        run.end().expect_code(0).json()["image_bytes"].as_u64()
+    };
+    assert_eq!(estimate(), Some(0));
+    let is_shard = |name: &&String| name.starts_with("images-") && name.contains("shards/p");
+    let shards: Vec<&String> = clean.files.keys().filter(is_shard).collect();
+    let (first, second): (Vec<&String>, Vec<&String>) =
+        shards.iter().partition(|name| name.contains("/p0000-"));
+    let bytes = |names: &[&String]| -> u64 {
+        let length = |name: &&String| fs::metadata(output.join(name)).expect("a shard").len();
+        names.iter().map(length).sum()
+    };
+    let whole = bytes(&shards);
+    assert!(first.len() >= 3 && second.len() >= 3, "{shards:?}");
+    // A lost shard costs itself and what follows it in its partition, also where the first partition is whole.
+    for of in [&first, &second] {
+        for lost in [of.len() - 1, of.len() / 2] {
+            let cost = bytes(&of[lost..]);
+            let path = output.join(of[lost]);
+            let shard = fs::read(&path).expect("a shard");
+            fs::remove_file(&path).expect("a shard");
+            let estimate = estimate().unwrap_or_default();
+            assert!(
+                (cost / 4..cost * 4).contains(&estimate) && estimate < whole,
+                "{}: {estimate} of {cost}",
+                of[lost]
+            );
+            fs::write(&path, shard).expect("a shard");
+        }
+    }
+}
+
 #[test]
 fn a_damaged_or_missing_shard_costs_itself_and_what_follows() {
     let clean = Clean::new(20);

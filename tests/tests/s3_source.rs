@@ -288,6 +288,20 @@ fn missing_credentials_are_said_at_once() {
         text.contains("tries: 1") && text.contains("AWS_PROFILE"),
         "{text}"
     );
+    // Only a host that was asked for its role is worth the word about it.
+    assert!(!text.contains("METADATA"), "{text}");
+    let named = [
+        ("AWS_ENDPOINT_URL", server.endpoint()),
+        ("AWS_EC2_METADATA_DISABLED", "false".into()),
+        ("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.endpoint()),
+    ];
+    let named: Vec<(&str, &str)> = named
+        .iter()
+        .map(|(key, value)| (*key, value.as_str()))
+        .collect();
+    let (_, text) = in_child("child_fetches", &named);
+    assert!(text.contains("no credentials could be loaded"), "{text}");
+    assert!(text.contains("AWS_EC2_METADATA_DISABLED=true"), "{text}");
     assert_eq!(server.image_gets(), 0);
 }
 

@@ -310,7 +310,7 @@ fn the_command_line_says_what_to_do_and_shows_no_secret() {
         (
             "no image may be read",
             good(&images_denied.endpoint()),
-            ".png` after 1 tries: AccessDenied",
+            ".png` after 1 try: AccessDenied",
         ),
         (
             "a user in the endpoint",

@@ -155,6 +155,40 @@ fn who_shares_a_second_picture_is_drawn_together() {
     assert_eq!(report["splits"][1]["samples"], 2);
 }
 
+/// The share is kept, so a split may come out empty; a warning says why.
+#[test]
+fn a_split_that_gets_no_pictures_is_warned_about() {
+    for (records, share, warning) in [
+        // One picture in all records but one.
+        (
+            (0..20).map(|at| vec![at % 10, 10]).collect::<Vec<_>>(),
+            "val=20%",
+            Some("warning: no records with pictures in split `val`: those that share a picture"),
+        ),
+        (
+            (0..8).map(|at| vec![at]).collect(),
+            "val=10%",
+            Some("warning: no records in split `val`: its share is less than one of them"),
+        ),
+        ((0..8).map(|at| vec![at]).collect(), "val=20%", None),
+    ] {
+        let case = Case::new(&records);
+        let output = case.corpus.output("cache");
+        let run = case.corpus.build(&output).args(["--schema", "swift"]);
+        let run = run.args(["--split", share, "--json"]);
+        for run in [run.clone().args(["--dry-run"]), run] {
+            let ended = run.end().expect_code(0);
+            let split = &ended.json()["splits"][1];
+            assert_eq!(split["samples"] == 0, warning.is_some(), "{split}");
+            match warning {
+                Some(warning) => assert!(ended.stderr.starts_with(warning), "{}", ended.stderr),
+                None => assert_eq!(ended.stderr, ""),
+            }
+        }
+        case.check(&output, 2);
+    }
+}
+
 #[test]
 fn shares_that_leave_nothing_and_names_that_repeat_are_refused() {
     let case = Case::new(&[vec![0], vec![1]]);

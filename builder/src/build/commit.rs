@@ -17,6 +17,7 @@ use stoker_formats::{
 };
 
 use super::context::Context;
+use super::named::changed;
 use super::receipts::{ImageReceipts, InFolder, Receipts, SampleReceipts};
 use super::report::{Committed, SplitReport};
 use super::sink::base_name;
@@ -71,7 +72,7 @@ impl<'a> Commit<'a> {
             images: 0,
         });
         Ok(Self {
-            tables: OpenTables::new(context)?,
+            tables: OpenTables::new(context).map_err(|error| context.publisher.explain(error))?,
             splits: splits.collect(),
             partitions: Vec::new(),
             committed: Committed {
@@ -85,14 +86,20 @@ impl<'a> Commit<'a> {
     /// Adds the next partition: its indexes and its rows of the tables.
     pub(crate) fn add(&mut self, done: &Done<'_>) -> Result<()> {
         let (context, partition) = (self.context, done.partition);
+        done.images
+            .check_all(partition, "images", done.image_items.len())?;
+        done.samples
+            .check_all(partition, "records", done.records.len())?;
         let split = self
             .splits
             .iter_mut()
             .rfind(|split| split.first_partition <= partition)
             .ok_or_else(|| lost(context, partition))?;
         let committed = &mut self.committed;
-        self.tables.add_images(context, done)?;
-        self.tables.add_samples(context, &split.name, done)?;
+        self.tables
+            .add_images(context, done)
+            .and_then(|()| self.tables.add_samples(context, &split.name, done))
+            .map_err(|error| context.publisher.explain(error))?;
         committed.bytes += done.images.bytes() + done.samples.bytes();
         for receipt in done.images.all() {
             committed.rejected_images += receipt.rejects.len() as u64;
@@ -246,7 +253,15 @@ fn files<E: InFolder>(
 ) -> Result<PartitionFiles> {
     let folder = E::folder(&context.layout).to_string();
     let folder = Path::new(&folder);
-    let name = base_name(&FileName::Index { partition });
+    let index_name = FileName::Index { partition };
+    if !context
+        .named
+        .allows(E::folder(&context.layout), index_name, written.hash)
+    {
+        let path = folder.join(index_name.to_string());
+        return Err(changed(&context.publisher.root().join(path)));
+    }
+    let name = base_name(&index_name);
     publish_unless_there(context, &folder.join("index"), &name, index)?;
     let shards = receipts.all().iter().map(|receipt| {
         receipt.shard.map(|shard| FileEntry {
@@ -406,10 +421,9 @@ fn finish_table<R: TableRow>(
     kind: TableKind,
     table: TableWriter<Pending, R>,
 ) -> Result<FileEntry> {
-    let (pending, entry) = table.finish().map_err(|error| {
-        let fault = context.publisher.take_write_fault();
-        fault.unwrap_or(Error::Formats(error))
-    })?;
+    let (pending, entry) = table
+        .finish()
+        .map_err(|error| context.publisher.explain(error))?;
     let hash = entry.hash;
     pending.publish(&base_name(&FileName::Table { kind, hash }))?;
     Ok(entry)

@@ -11,6 +11,7 @@ use super::budget::Budget;
 use super::early::Early;
 use super::gate::Gate;
 use super::in_flight::InFlight;
+use super::named::Named;
 use super::partitions::Halt;
 use super::progress::Progress;
 use super::receipts::Layout;
@@ -29,6 +30,7 @@ const DECODE_UNIT_BYTES: u64 = 1 << 20;
 pub(crate) struct Context {
     pub(crate) plan: Plan,
     pub(crate) layout: Layout,
+    pub(crate) named: Named,
     /// Metadata of every image shard.
     pub(crate) image_metadata: BTreeMap<String, String>,
     /// Metadata of every sample shard.

@@ -11,6 +11,7 @@ mod gate;
 mod images;
 pub(crate) mod in_flight;
 pub mod lock;
+mod named;
 pub mod options;
 mod partitions;
 pub mod progress;
@@ -43,6 +44,7 @@ use crate::publish::free_bytes;
 use context::{Context, DecodeMemory, Preparers};
 use early::Early;
 use in_flight::InFlight;
+use named::Named;
 use receipts::Layout;
 use rejects::Rejected;
 use setup::{Setup, set_up};
@@ -81,6 +83,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
             hint: "check --input".into(),
         });
     }
+    let named = Named::read(setup.publisher.root())?;
     resume_or_refuse(&setup, options)?;
     let rejected = Rejected::new(records, options.max_rejects.allowed(records));
     for (record, reason) in &setup.plan.faulty {
@@ -92,14 +95,15 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     let early = Early::default();
     let estimate = estimate_build(&setup, &layout, &notes, &early, false)?;
     let free = free_bytes(&options.output)?;
-    if estimate.bytes() + RESERVE_BYTES > free {
+    let needed = estimate.space_bytes() + RESERVE_BYTES;
+    if needed > free {
         return Err(Error::DiskFull {
             path: options.output.clone(),
-            needed: estimate.bytes() + RESERVE_BYTES,
+            needed,
             free,
         });
     }
-    setup.publisher.set_remaining_bytes(estimate.bytes());
+    setup.publisher.set_remaining_bytes(estimate.space_bytes());
     setup.state.publish(&setup.publisher)?;
     layout.create(&setup.publisher)?;
     let context = Arc::new(Context {
@@ -114,6 +118,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         crashers: notes.crashers,
         early,
         layout,
+        named,
         plan: setup.plan,
         image_recipe: setup.image_recipe,
         text: setup.text,

@@ -54,6 +54,8 @@ struct Imaged {
     partition: u32,
     images: Arc<[u32]>,
     receipts: ImageReceipts,
+    /// Whether this run has made any of them.
+    made: bool,
 }
 
 /// Builds what is missing of all partitions; what is left is to finish the commit.
@@ -79,14 +81,17 @@ fn images(context: &Arc<Context>, done: SyncSender<Imaged>, rejected: &Rejected)
     for partition in 0..context.plan.deal.partitions() {
         context.check()?;
         let images: Arc<[u32]> = context.plan.partition_images(partition).into();
-        let mut receipts =
-            ImageReceipts::load(context.publisher.root(), &context.layout, partition)?;
-        context.progress.advance(receipts.covered());
+        let items = images.len() as u64;
+        let root = context.publisher.root();
+        let mut receipts = ImageReceipts::load(root, &context.layout, partition, items)?;
+        let there = receipts.covered();
+        context.progress.advance(there);
         build_images(context, partition, &images, &mut receipts, rejected)?;
         let imaged = Imaged {
             partition,
             images,
             receipts,
+            made: there < items,
         };
         if done.send(imaged).is_err() {
             break;
@@ -105,8 +110,14 @@ fn texts<'a>(
         context.check()?;
         let partition = ready.partition;
         let records = context.plan.partition_records(partition);
-        let mut samples =
-            SampleReceipts::load(context.publisher.root(), &context.layout, partition)?;
+        let items = records.len() as u64;
+        let root = context.publisher.root();
+        // Text is made of all images: what was there before some of them counts only if it is made again the same.
+        let mut samples = if ready.made {
+            SampleReceipts::default()
+        } else {
+            SampleReceipts::load(root, &context.layout, partition, items)?
+        };
         context.progress.advance(samples.covered());
         build_samples(
             context,

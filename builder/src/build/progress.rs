@@ -85,7 +85,7 @@ struct Shared {
 #[derive(Debug, Clone)]
 pub struct Progress {
     shared: Arc<Shared>,
-    _line: Option<Arc<Line>>,
+    line: Option<Arc<Line>>,
 }
 
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Progress {
                 wake: Condvar::new(),
                 threads: threads as u64,
             }),
-            _line: None,
+            line: None,
         }
     }
 
@@ -121,7 +121,7 @@ impl Progress {
             .spawn(move || show(&shared))
             .ok();
         Self {
-            _line: Some(Arc::new(Line {
+            line: Some(Arc::new(Line {
                 shared: Arc::clone(&silent.shared),
                 thread: Mutex::new(thread),
             })),
@@ -133,6 +133,19 @@ impl Progress {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+
+    /// Says something that is no error, where progress is shown.
+    pub fn warn(&self, text: &str) {
+        if self.line.is_some() {
+            // A live line stands there already.
+            let start = if std::io::stderr().is_terminal() {
+                "\r\x1b[K"
+            } else {
+                ""
+            };
+            let _ = writeln!(std::io::stderr(), "{start}warning: {text}");
+        }
     }
 
     /// Starts a phase of `total` items (bytes, images or records, as its name says).

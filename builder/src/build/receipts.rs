@@ -72,7 +72,7 @@ impl Layout {
 }
 
 /// Which of a cache's two kinds of rows a receipt is about.
-pub(crate) trait InFolder: ReceiptEntry {
+pub(crate) trait InFolder: ReceiptEntry + PartialEq {
     fn folder(layout: &Layout) -> Folder;
     fn plan_id(layout: &Layout) -> PlanId;
 }
@@ -105,6 +105,15 @@ pub(crate) struct Receipts<E> {
     files: Vec<FileEntry>,
 }
 
+impl<E> Default for Receipts<E> {
+    fn default() -> Self {
+        Self {
+            receipts: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+}
+
 pub(crate) type ImageReceipts = Receipts<ImageEntry>;
 pub(crate) type SampleReceipts = Receipts<SampleEntry>;
 
@@ -120,13 +129,10 @@ pub(crate) struct Rest {
 }
 
 impl<E: InFolder> Receipts<E> {
-    /// Reads the receipts of `partition` in the cache folder `root`.
-    pub(crate) fn load(root: &Path, layout: &Layout, partition: u32) -> Result<Self> {
+    /// Reads the receipts of `partition`, which has `items` items, in the cache folder `root`.
+    pub(crate) fn load(root: &Path, layout: &Layout, partition: u32, items: u64) -> Result<Self> {
         let folder = root.join(E::folder(layout).to_string());
-        let mut found = Self {
-            receipts: Vec::new(),
-            files: Vec::new(),
-        };
+        let mut found = Self::default();
         loop {
             let rest = found.rest(u64::MAX);
             let Some((receipt, bytes)) = read::<E>(&folder, partition, rest.ordinal)? else {
@@ -134,6 +140,7 @@ impl<E: InFolder> Receipts<E> {
             };
             let follows = receipt.plan_id == E::plan_id(layout)
                 && receipt.plan_range[0] == rest.items.start
+                && receipt.plan_range[1] <= items
                 && receipt.first_row == rest.first_row;
             if !follows {
                 return Ok(found);
@@ -142,22 +149,35 @@ impl<E: InFolder> Receipts<E> {
         }
     }
 
-    /// How many items of `partition` are done, judged by its last receipt alone: good enough for an estimate, and what
-    /// stands before it need not be parsed.
-    pub(crate) fn reach(root: &Path, layout: &Layout, partition: u32) -> Result<u64> {
+    /// Bytes of each shard that a run will write again, in the place of what is there: those after the last receipt that counts.
+    pub(crate) fn replaced(&self, root: &Path, layout: &Layout, partition: u32) -> Vec<u64> {
         let folder = root.join(E::folder(layout).to_string());
-        let there = |ordinal: &u32| {
-            let name = FileName::Receipt {
-                partition,
-                ordinal: *ordinal,
-            };
-            folder.join(name.to_string()).exists()
+        let bytes = |name: FileName| {
+            let found = fs::symlink_metadata(folder.join(name.to_string()));
+            found.ok().map(|found| found.len())
         };
-        let Some(last) = (0..).take_while(there).last() else {
-            return Ok(0);
-        };
-        let receipt = read::<E>(&folder, partition, last)?;
-        Ok(receipt.map_or(0, |(receipt, _)| receipt.plan_range[1]))
+        let first = self.rest(u64::MAX).ordinal;
+        (first..)
+            .map_while(|ordinal| {
+                let shard = bytes(FileName::Shard { partition, ordinal });
+                // The first may be the one that is lost; some receipts have no shard.
+                let is_left = ordinal == first
+                    || shard.is_some()
+                    || bytes(FileName::Receipt { partition, ordinal }).is_some();
+                is_left.then(|| shard.unwrap_or(0))
+            })
+            .collect()
+    }
+
+    /// Whether a receipt stands at `path` that says anything else than `receipt` about the same shard.
+    pub(crate) fn contradicts(path: &Path, receipt: &Receipt<E>) -> bool {
+        let there = fs::read(path).ok();
+        let there = there.and_then(|bytes| Receipt::<E>::parse(&bytes).ok());
+        there.is_some_and(|there| {
+            let shard =
+                |receipt: &Receipt<E>| (receipt.plan_id, receipt.partition, receipt.ordinal);
+            shard(&there) == shard(receipt) && there != *receipt
+        })
     }
 
     /// All of them.
@@ -173,6 +193,23 @@ impl<E: InFolder> Receipts<E> {
     /// Items that are done.
     pub(crate) fn covered(&self) -> u64 {
         self.receipts.last().map_or(0, |last| last.plan_range[1])
+    }
+
+    /// That these receipts account for exactly the `items` planned `what` of `partition`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with both counts.
+    pub(crate) fn check_all(&self, partition: u32, what: &str, items: usize) -> Result<()> {
+        let covered = self.covered();
+        if covered == items as u64 {
+            return Ok(());
+        }
+        Err(Error::Usage {
+            what: format!(
+                "receipts for {covered} of the {items} planned {what} of partition `{partition}`"
+            ),
+            hint: "run the build command again to make what is missing".into(),
+        })
     }
 
     /// Bytes of the shards that are there.
@@ -227,4 +264,77 @@ fn read<E: InFolder>(
     });
     let right = receipt.partition == partition && receipt.ordinal == ordinal && shard_is_there;
     Ok(right.then_some((receipt, bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stoker_formats::RejectEntry;
+
+    /// A receipt of items that were all rejected.
+    fn receipt(items: Range<u64>) -> Receipt<ImageEntry> {
+        Receipt {
+            plan_id: PlanId([1; 16]),
+            partition: 3,
+            ordinal: 0,
+            plan_range: [items.start, items.end],
+            first_row: 0,
+            shard: None,
+            items: Vec::new(),
+            entries: Vec::new(),
+            rejects: items
+                .map(|item| RejectEntry {
+                    item,
+                    reason: "missing_image".into(),
+                    message: "gone".into(),
+                    link: None,
+                    column: None,
+                })
+                .collect(),
+            sources: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn too_few_and_too_many_items_are_named_with_their_counts() {
+        let mut receipts = ImageReceipts::default();
+        receipts.push(receipt(0..2), b"");
+        assert!(receipts.check_all(3, "images", 2).is_ok());
+        for items in [0, 1, 3] {
+            let error = receipts.check_all(3, "images", items).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("receipts for 2 of the {items} planned images of partition `3`")
+            );
+        }
+    }
+
+    #[test]
+    fn a_receipt_counts_only_inside_the_plan_and_is_not_contradicted() {
+        let root = tempfile::tempdir().unwrap();
+        let id = PlanId([1; 16]);
+        let layout = Layout::new(PlanIds {
+            image: id,
+            text: id,
+        });
+        let name = FileName::Receipt {
+            partition: 3,
+            ordinal: 0,
+        };
+        let path = root
+            .path()
+            .join(layout.images().to_string())
+            .join(name.to_string());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, receipt(0..2).to_bytes().unwrap()).unwrap();
+        let covered = |items| {
+            let found = ImageReceipts::load(root.path(), &layout, 3, items);
+            found.unwrap().covered()
+        };
+        assert_eq!((covered(1), covered(2), covered(9)), (0, 2, 2));
+        assert!(!ImageReceipts::contradicts(&path, &receipt(0..2)));
+        assert!(ImageReceipts::contradicts(&path, &receipt(0..1)));
+        fs::write(&path, b"damaged").unwrap();
+        assert!(!ImageReceipts::contradicts(&path, &receipt(0..1)));
+    }
 }

@@ -81,7 +81,7 @@ impl PlanReport {
             bytes: estimate.bytes(),
             image_bytes: estimate.image_bytes,
             free_bytes: free,
-            fits: estimate.bytes() + RESERVE_BYTES <= free,
+            fits: estimate.space_bytes() + RESERVE_BYTES <= free,
             seconds: time.as_secs_f64() / as_float(options.threads as u64),
             image_plan_id: setup.ids.image.to_string(),
             text_plan_id: setup.ids.text.to_string(),

@@ -13,7 +13,7 @@ use super::stop::Stop;
 use crate::error::{Error, Result};
 use crate::image::ImageRecipe;
 use crate::model::ModelFolder;
-use crate::plan::{Plan, PlanIds, ToScan, collect, image_plan_id, text_plan_id};
+use crate::plan::{Plan, PlanIds, SplitPlan, ToScan, collect, image_plan_id, text_plan_id};
 use crate::publish::Publisher;
 use crate::source::link::{Base, Policy};
 use crate::source::{self, Source, SourceOptions};
@@ -124,6 +124,9 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
         &options.splits,
         options.partitions,
     )?;
+    for lack in plan.deal.splits.iter().skip(1).filter_map(SplitPlan::lack) {
+        progress.warn(&lack);
+    }
     let image = pool.install(|| image_plan_id(&plan, &(&image_recipe, options.shard_bytes)))?;
     let text_id = text_plan_id(&plan, image, &(&text_recipe, options.shard_bytes))?;
     let ids = PlanIds {

@@ -1,18 +1,20 @@
 //! Where rows go: cut into shards by their bytes, in plan order, each published and receipted.
 //!
 //! Owns when a shard ends. Invariant: shard and receipt depend only on the rows before them, never on
-//! where a run began, so an interrupted build ends with the same bytes.
+//! where a run began, so an interrupted build ends with the same bytes; what a receipt or the committed manifest names is made
+//! again with the same bytes or not at all.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stoker_formats::{
-    FileName, Finished, ImageEntry, ImageKey, ImageShardWriter, Receipt, RejectEntry, SampleEntry,
-    SampleRow, SampleShardWriter, ShardHead, ShardRef, SourceEntry, canonical_json,
+    ContentHash, FileName, Finished, ImageEntry, ImageKey, ImageShardWriter, Receipt, RejectEntry,
+    SampleEntry, SampleRow, SampleShardWriter, ShardHead, ShardRef, SourceEntry, canonical_json,
 };
 
 use super::context::Context;
+use super::named::changed;
 use super::progress::Counters;
 use super::receipts::{InFolder, Receipts, Rest};
 use crate::error::{Error, Result};
@@ -220,6 +222,13 @@ impl<'a, K: Kind> Sink<'a, K> {
         }
     }
 
+    fn receipt_name(&self) -> FileName {
+        FileName::Receipt {
+            partition: self.partition,
+            ordinal: self.rest.ordinal,
+        }
+    }
+
     /// Publishes the shard in hand and its receipt for the items before `end`.
     fn close(&mut self, end: u64, receipts: &mut Receipts<K::Entry>) -> Result<()> {
         if self.rest.items.start == end {
@@ -228,17 +237,16 @@ impl<'a, K: Kind> Sink<'a, K> {
         // Decoders need not wait for the disk.
         self.context.gate.open();
         let open = std::mem::take(&mut self.open);
-        let (shard, entries) = match open.writer {
-            None => (None, Vec::new()),
+        let (out, shard, entries) = match open.writer {
+            None => (None, None, Vec::new()),
             Some(writer) => {
                 let finished = K::finish(writer).map_err(|error| self.fault(error))?;
-                finished.out.publish(&base_name(&self.shard_name()))?;
                 let shard = ShardRef {
                     bytes: finished.bytes,
                     hash: finished.hash,
                     rows: finished.entries.len() as u64,
                 };
-                (Some(shard), finished.entries)
+                (Some(finished.out), Some(shard), finished.entries)
             }
         };
         let receipt = Receipt {
@@ -253,11 +261,12 @@ impl<'a, K: Kind> Sink<'a, K> {
             rejects: open.rejects,
             sources: open.sources,
         };
-        let name = FileName::Receipt {
-            partition: self.partition,
-            ordinal: self.rest.ordinal,
-        };
+        let name = self.receipt_name();
         let bytes = receipt.to_bytes()?;
+        self.check_same(&receipt, &bytes)?;
+        if let Some(out) = out {
+            out.publish(&base_name(&self.shard_name()))?;
+        }
         let folder = self.folder.join("receipts");
         self.context
             .publisher
@@ -269,12 +278,30 @@ impl<'a, K: Kind> Sink<'a, K> {
         Ok(())
     }
 
-    /// An encoder's error; if a write below it failed, that one, with path and free space.
+    /// Refuses to publish anything else than what a receipt of this plan, or the committed manifest, says of the shard: other
+    /// files count on it.
+    fn check_same(&self, receipt: &Receipt<K::Entry>, bytes: &[u8]) -> Result<()> {
+        let context = self.context;
+        let folder = K::Entry::folder(&context.layout);
+        let root = context.publisher.root();
+        let path = |name: FileName| root.join(folder.to_string()).join(name.to_string());
+        let (shard_name, name) = (self.shard_name(), self.receipt_name());
+        if let Some(shard) = receipt.shard
+            && !context.named.allows(folder, shard_name, shard.hash)
+        {
+            return Err(changed(&path(shard_name)));
+        }
+        if context.named.allows(folder, name, ContentHash::of(bytes))
+            && !Receipts::contradicts(&path(name), receipt)
+        {
+            Ok(())
+        } else {
+            Err(changed(&path(name)))
+        }
+    }
+
     fn fault(&self, error: stoker_formats::Error) -> Error {
-        self.context
-            .publisher
-            .take_write_fault()
-            .unwrap_or(Error::Formats(error))
+        self.context.publisher.explain(error)
     }
 }
 

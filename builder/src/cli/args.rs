@@ -102,7 +102,7 @@ pub(crate) struct BuildArgs {
     /// Target size of a shard
     #[arg(long, default_value = "512MiB", value_parser = parse_bytes, value_name = "SIZE")]
     pub(crate) shard_bytes: u64,
-    /// A split beside train and its share, as in val=0.5%; no picture stands in two splits
+    /// A split beside train and its share, as in val=0.5%; no image link stands in two splits, but the same file may, under two paths
     #[arg(long, num_args = 1.., value_name = "NAME=SHARE")]
     pub(crate) split: Vec<SplitShare>,
     /// What the first rejected record does

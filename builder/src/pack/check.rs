@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 
-use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use rayon::prelude::*;
 use stoker_formats::{
@@ -18,6 +17,7 @@ use stoker_reader::CacheFiles;
 
 use super::store;
 use super::window::Limits;
+use crate::verify::table_rows;
 
 /// Left-out rows by partition, ascending.
 type LeftOut = BTreeMap<u32, Vec<u64>>;
@@ -91,10 +91,9 @@ fn read_left_out(files: &CacheFiles, file: FileEntry) -> Option<LeftOut> {
     if ContentHash::of(&bytes) != file.hash {
         return None;
     }
-    let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).ok()?;
     let mut left_out = LeftOut::new();
-    for row in reader.get_row_iter(None).ok()? {
-        let row = row.ok()?;
+    let mut whole = true;
+    table_rows::read(bytes.into(), |row| {
         let (mut partition, mut number) = (None, None);
         for (name, field) in row.get_column_iter() {
             match (name.as_str(), field) {
@@ -103,10 +102,14 @@ fn read_left_out(files: &CacheFiles, file: FileEntry) -> Option<LeftOut> {
                 _ => {}
             }
         }
-        left_out.entry(partition?).or_default().push(number?);
-    }
+        match (partition, number) {
+            (Some(partition), Some(number)) => left_out.entry(partition).or_default().push(number),
+            _ => whole = false,
+        }
+        whole
+    })?;
     let known = left_out.keys().all(|number| *number < files.partitions());
-    known.then_some(left_out)
+    (whole && known).then_some(left_out)
 }
 
 /// One partition of a table.

@@ -75,26 +75,51 @@ pub fn default_name(max_tokens: u32) -> String {
 /// options is there, or the disk refuses; [`Error::Overlong`] where over-long samples are to fail.
 pub fn pack(request: &Request, stop: &Stop) -> Result<Report> {
     let start = Instant::now();
-    let files = CacheFiles::open(&request.cache)?;
+    // Where there is no cache, there shall be no lock either.
+    CacheFiles::open(&request.cache)?;
     let _lock = Lock::take(&request.cache)?;
+    // Again: until now, a build may have committed another one.
+    let files = CacheFiles::open(&request.cache)?;
     let name = match &request.name {
         Some(name) => name.clone(),
         None => default_name(request.options.max_tokens).parse()?,
     };
-    if let Some(entry) = find(&files, &name, &request.options)? {
-        return Ok(Report::new(&entry, None, start.elapsed()));
-    }
     let publisher = Publisher::new(request.cache.clone());
-    publisher.create_folder(Path::new(PACKS_FOLDER))?;
-    let made = make(&files, &publisher, request, name, stop);
-    // Also after a failure: whatever it left is nobody's.
+    let made = find_or_make(&files, &publisher, request, name, stop);
+    // Also after a failure, and what an earlier run has left: it is nobody's.
     let tidied = store::tidy(&publisher);
     let (entry, padded_tokens) = made?;
     tidied?;
-    Ok(Report::new(&entry, Some(padded_tokens), start.elapsed()))
+    // The run that made what was found may have died before its names were durable.
+    publisher.sync(Path::new(PACKS_FOLDER))?;
+    publisher.sync(Path::new(""))?;
+    Ok(Report::new(&entry, padded_tokens, start.elapsed()))
 }
 
-/// The table of that name, if it is the wanted one and whole; none if it is to be made.
+/// The entry, and the tokens of padded batches if it was made now.
+fn find_or_make(
+    files: &CacheFiles,
+    publisher: &Publisher,
+    request: &Request,
+    name: PackName,
+    stop: &Stop,
+) -> Result<(PackEntry, Option<u64>)> {
+    if let Some(entry) = find(files, &name, &request.options)? {
+        let bytes = store::tables(&entry).map(|file| file.bytes).sum();
+        let progress = Progress::new("check", request.show, bytes, stop.clone());
+        let complete = store::is_complete(files.root(), &entry, &progress);
+        progress.finish();
+        stop.check()?;
+        if complete {
+            return Ok((entry, None));
+        }
+    }
+    publisher.create_folder(Path::new(PACKS_FOLDER))?;
+    let (entry, padded_tokens) = make(files, publisher, request, name, stop)?;
+    Ok((entry, Some(padded_tokens)))
+}
+
+/// The entry of that name, if it is of the wanted table; none if it is to be made.
 fn find(files: &CacheFiles, name: &PackName, options: &PackOptions) -> Result<Option<PackEntry>> {
     let found = store::entries(files.root())?;
     let Some(found) = found.into_iter().find(|found| found.name == *name) else {
@@ -115,7 +140,7 @@ fn find(files: &CacheFiles, name: &PackName, options: &PackOptions) -> Result<Op
             ),
         });
     }
-    Ok(Some(entry).filter(|entry| store::is_complete(files.root(), entry)))
+    Ok(Some(entry))
 }
 
 /// Packs, writes and commits.
@@ -156,14 +181,15 @@ fn make(
                 },
             )
         })
-        .map_err(|error| publisher.take_write_fault().unwrap_or(error));
+        .map_err(|error| publisher.explain(error));
     progress.finish();
     let table = table?;
     if request.options.overlong == PackOverlong::Fail {
         refuse_overlong(&table.overlong)?;
     }
     let overlong = if request.options.overlong == PackOverlong::Reject {
-        list_overlong(files, publisher, &table.overlong)?
+        list_overlong(files, publisher, &table.overlong, stop)
+            .map_err(|error| publisher.explain(error))?
     } else {
         None
     };
@@ -221,6 +247,7 @@ fn list_overlong(
     files: &CacheFiles,
     publisher: &Publisher,
     samples: &[OverlongSample],
+    stop: &Stop,
 ) -> Result<Option<FileEntry>> {
     if samples.is_empty() {
         return Ok(None);
@@ -234,6 +261,7 @@ fn list_overlong(
         let index = files.sample_index(partition)?;
         let mut shard: Option<(u32, File)> = None;
         for sample in samples {
+            stop.check()?;
             let row = u64::from(sample.row);
             let Some(entry) = index.get(row) else {
                 continue;
@@ -242,7 +270,7 @@ fn list_overlong(
             let path = files.path(files.text(), FileName::Shard { partition, ordinal });
             let open = match shard.take().filter(|(open, _)| *open == ordinal) {
                 Some((_, open)) => open,
-                None => File::open(&path).map_err(Error::io("open", &path))?,
+                None => File::open(&path).map_err(|error| no_ids(&path, error))?,
             };
             let read = read_sample(&open, partition, row, &entry);
             let sample_id = read.map_err(|error| error.in_file(&path))?.sample_id;
@@ -256,9 +284,23 @@ fn list_overlong(
             })?;
         }
     }
-    let (out, entry) = writer
-        .finish()
-        .map_err(|error| publisher.take_write_fault().unwrap_or(error.into()))?;
+    let (out, entry) = writer.finish()?;
     out.publish(&PackFile::table(entry.hash).to_string())?;
     Ok(Some(entry))
+}
+
+/// A shard with ids of left-out samples that cannot be opened: other nodes may hold it.
+fn no_ids(path: &Path, error: std::io::Error) -> Error {
+    if error.kind() != std::io::ErrorKind::NotFound {
+        return Error::io("open", path)(error);
+    }
+    Error::Usage {
+        what: format!(
+            "a shard with ids of left-out samples is not here: `{}`",
+            path.display()
+        ),
+        hint:
+            "pack where all sample shards are and copy packs/ from there, or say --overlong alone"
+                .into(),
+    }
 }

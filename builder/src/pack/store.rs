@@ -13,6 +13,8 @@ use stoker_formats::{ContentHash, PACKS_FOLDER, PackEntry, PackFile, PackName};
 use crate::error::Result;
 use crate::folder;
 use crate::publish::{Publisher, TEMP_SUFFIX};
+use crate::verify::files::check_file;
+use crate::verify::progress::Progress;
 
 /// Names of tables while they are written: their own follow from their hashes.
 pub(super) const TABLE_BASE: &str = "table";
@@ -85,11 +87,11 @@ pub(crate) fn tables(entry: &PackEntry) -> impl Iterator<Item = stoker_formats::
         .flatten()
 }
 
-/// Whether the files of an entry are there, as far as their sizes tell.
-pub(super) fn is_complete(root: &Path, entry: &PackEntry) -> bool {
+/// Whether the files of an entry are there with their sizes and hashes.
+pub(super) fn is_complete(root: &Path, entry: &PackEntry, progress: &Progress) -> bool {
     tables(entry).all(|file| {
-        fs::metadata(path(root, &PackFile::table(file.hash)))
-            .is_ok_and(|metadata| metadata.is_file() && metadata.len() == file.bytes)
+        let path = path(root, &PackFile::table(file.hash));
+        check_file(&path, file, progress).is_none()
     })
 }
 

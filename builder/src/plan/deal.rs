@@ -81,11 +81,15 @@ impl Deal {
         let main = self.group_records.len() as u64 - named.iter().sum::<u64>();
         let names = std::iter::once(splits::MAIN_SPLIT.to_owned())
             .chain(shares.iter().map(|share| share.name.clone()));
-        let ranges = groups.into_iter().zip(splits::cut(texts, shares));
+        let count = u32::try_from(self.group_order.len()).unwrap_or(NONE);
+        let ranges = groups
+            .into_iter()
+            .zip(splits::cut(count, shares))
+            .zip(splits::cut(texts, shares));
         let grouped = std::iter::once(main).chain(named);
         let mut first_partition = 0;
         let mut planned = Vec::new();
-        for ((name, (groups, texts)), grouped) in names.zip(ranges).zip(grouped) {
+        for ((name, ((groups, allowed), texts)), grouped) in names.zip(ranges).zip(grouped) {
             let records = grouped + texts.len() as u64;
             let count = match partitions {
                 Some(partitions) if first_partition == 0 => partitions,
@@ -98,6 +102,7 @@ impl Deal {
                 records,
                 groups,
                 texts,
+                groups_max: allowed.end - allowed.start,
             });
             first_partition += count;
         }

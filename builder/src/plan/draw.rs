@@ -1,8 +1,8 @@
 //! The draw: which groups of records go to which split.
 //!
-//! Groups are drawn in dealt order, from its end, and whatever shares a picture with a drawn one goes along.
-//! Invariant: no picture stands in two splits, no named split gets more groups than its share, and where no two groups
-//! share a picture the dealt order is only cut.
+//! Groups are drawn in dealt order, from its end, and whatever shares a picture with a drawn one goes along. A picture is
+//! a link here: nobody has looked at bytes yet. Invariant: no picture stands in two splits, no named split gets more
+//! groups than its share, and where no two groups share a picture the dealt order is only cut.
 
 use std::ops::Range;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use stoker_formats::ImageKey;
+use stoker_formats::{ImageEntry, ImageKey};
 use tokio::runtime::Handle;
 
 use super::Plan;
@@ -33,6 +33,8 @@ pub struct Estimate {
     pub image_bytes: u64,
     /// Bytes of everything that is not pixels.
     pub text_bytes: u64,
+    /// Bytes that are free again by then, as shards are written anew in the place of others.
+    pub replaced_bytes: u64,
     /// Processor time to prepare all images on one thread; zero unless asked for.
     pub image_time: Duration,
     /// Processor time to prepare all text on one thread.
@@ -40,10 +42,16 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Bytes of the whole cache.
+    /// Bytes that will be written.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.image_bytes + self.text_bytes
+    }
+
+    /// Bytes of disk that this takes.
+    #[must_use]
+    pub fn space_bytes(&self) -> u64 {
+        self.bytes().saturating_sub(self.replaced_bytes)
     }
 }
 
@@ -73,35 +81,36 @@ struct Sums {
     text_time: Duration,
 }
 
-/// What earlier runs have done.
+/// What earlier runs have left to do.
 #[derive(Default)]
-struct Covered {
+struct Rest {
     images: u64,
     records: u64,
-    /// Grids of the images of the first partition, by number in the plan; none for a rejected image.
-    grids: HashMap<u32, Option<[i32; 3]>>,
+    replaced_bytes: u64,
+    /// Images of the first partition, by number in the plan; none for a rejected one.
+    known: HashMap<u32, Option<ImageEntry>>,
 }
 
 /// Looks at the first records of the first partition: the deal made them a random sample. Images that
 /// a receipt knows are not fetched. With `timed`, the others are decoded too, to measure the time.
 pub(crate) fn estimate(plan: &Plan, tools: &Tools<'_>, timed: bool) -> Result<Estimate> {
-    let covered = covered(plan, tools)?;
-    let images = (plan.images.len() as u64).saturating_sub(covered.images);
-    let records = plan.records().saturating_sub(covered.records);
+    let Rest {
+        images,
+        records,
+        replaced_bytes,
+        mut known,
+    } = rest(plan, tools)?;
     if records == 0 && images == 0 {
         return Ok(Estimate::default());
+    }
+    if timed && images > 0 {
+        // The time of an image is only known by decoding it.
+        known.clear();
     }
     let mut preparer = timed.then(|| Preparer::new(tools.image_recipe.clone()));
     let mut sums = Sums::default();
     for record in plan.partition_records(0).into_iter().take(SAMPLE_RECORDS) {
-        look(
-            plan,
-            record,
-            tools,
-            &covered.grids,
-            preparer.as_mut(),
-            &mut sums,
-        )?;
+        look(plan, record, tools, &known, preparer.as_mut(), &mut sums)?;
     }
     let scaled = |sum: u64, seen: u64, all: u64| {
         let whole = u128::from(sum) * u128::from(all) / u128::from(seen.max(1));
@@ -111,30 +120,56 @@ pub(crate) fn estimate(plan: &Plan, tools: &Tools<'_>, timed: bool) -> Result<Es
         image_bytes: scaled(sums.patch_bytes, sums.images, images),
         text_bytes: scaled(sums.sample_bytes, sums.records, records)
             + ROW_OVERHEAD_BYTES * (images + records),
+        replaced_bytes,
         image_time: times(sums.image_time, sums.images, images),
         text_time: times(sums.text_time, sums.records, records),
     })
 }
 
-fn covered(plan: &Plan, tools: &Tools<'_>) -> Result<Covered> {
-    let mut covered = Covered::default();
+fn rest(plan: &Plan, tools: &Tools<'_>) -> Result<Rest> {
+    let (root, layout) = (tools.output, tools.layout);
+    let mut rest = Rest {
+        records: plan.records(),
+        ..Rest::default()
+    };
+    let mut replaced = [Vec::new(), Vec::new()];
     for partition in 0..plan.deal.partitions() {
-        covered.images += ImageReceipts::reach(tools.output, tools.layout, partition)?;
-        covered.records += SampleReceipts::reach(tools.output, tools.layout, partition)?;
-    }
-    let images = plan.partition_images(0);
-    let number = |item: u64| usize::try_from(item).ok().and_then(|at| images.get(at));
-    for receipt in ImageReceipts::load(tools.output, tools.layout, 0)?.all() {
-        let rows = receipt.items.iter().zip(&receipt.entries);
-        let rows = rows.map(|(item, entry)| (*item, Some(entry.grid_thw)));
-        let rejects = receipt.rejects.iter().map(|reject| (reject.item, None));
-        for (item, grid) in rows.chain(rejects) {
-            if let Some(image) = number(item) {
-                covered.grids.insert(*image, grid);
-            }
+        let images = plan.partition_images(partition);
+        let found = ImageReceipts::load(root, layout, partition, images.len() as u64)?;
+        let missing = images.len() as u64 - found.covered();
+        rest.images += missing;
+        replaced[0].extend(found.replaced(root, layout, partition));
+        if partition == 0 {
+            rest.known = known(&images, &found);
         }
+        let found = if missing > 0 {
+            // Their text is made again, too.
+            SampleReceipts::default()
+        } else {
+            SampleReceipts::load(root, layout, partition, u64::MAX)?
+        };
+        rest.records = rest.records.saturating_sub(found.covered());
+        replaced[1].extend(found.replaced(root, layout, partition));
     }
-    Ok(covered)
+    for bytes in &replaced {
+        // Old and new stand side by side until the new one is whole.
+        let largest = bytes.iter().max().copied().unwrap_or(0);
+        rest.replaced_bytes += bytes.iter().sum::<u64>() - largest;
+    }
+    Ok(rest)
+}
+
+/// The images that receipts know, by number in the plan.
+fn known(images: &[u32], found: &ImageReceipts) -> HashMap<u32, Option<ImageEntry>> {
+    let number = |item: u64| usize::try_from(item).ok().and_then(|at| images.get(at));
+    let rows = found.all().iter().flat_map(|receipt| {
+        let rows = receipt.items.iter().zip(&receipt.entries);
+        let rows = rows.map(|(item, entry)| (*item, Some(*entry)));
+        let rejects = receipt.rejects.iter().map(|reject| (reject.item, None));
+        rows.chain(rejects)
+    });
+    rows.filter_map(|(item, entry)| Some((*number(item)?, entry)))
+        .collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -162,7 +197,7 @@ fn look(
     plan: &Plan,
     record: u32,
     tools: &Tools<'_>,
-    known: &HashMap<u32, Option<[i32; 3]>>,
+    known: &HashMap<u32, Option<ImageEntry>>,
     mut preparer: Option<&mut Preparer>,
     sums: &mut Sums,
 ) -> Result<()> {
@@ -176,8 +211,12 @@ fn look(
     };
     let mut grids = Vec::new();
     for image in plan.record_images(record) {
-        if let Some(grid) = known.get(image) {
-            grids.extend(*grid);
+        if let Some(known) = known.get(image) {
+            if let Some(entry) = known {
+                sums.images += 1;
+                sums.patch_bytes += entry.length;
+                grids.push(entry.grid_thw);
+            }
             continue;
         }
         let key = plan.images[*image as usize].key;

@@ -97,6 +97,22 @@ pub struct SplitPlan {
     pub(crate) groups: std::ops::Range<u32>,
     /// Its text-only records: positions in their dealt order.
     pub(crate) texts: std::ops::Range<u32>,
+    /// Image groups that its share allows.
+    pub(crate) groups_max: u32,
+}
+
+impl SplitPlan {
+    /// What the split lacks of what was asked for, and why, if anything.
+    pub(crate) fn lack(&self) -> Option<String> {
+        let name = &self.name;
+        if self.groups.is_empty() && self.groups_max > 0 {
+            return Some(format!(
+                "no records with pictures in split `{name}`: those that share a picture, directly or by way of others, stay together, and each such set is larger than its share"
+            ));
+        }
+        (self.records == 0)
+            .then(|| format!("no records in split `{name}`: its share is less than one of them"))
+    }
 }
 
 /// The largest usual partition count that leaves 256 samples each; never derived from workers or nodes.

@@ -166,7 +166,7 @@ fn io_reason(error: &(dyn StdError + 'static)) -> Option<String> {
         .map(|error| error.kind().to_string())
 }
 
-fn in_chain<T: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {
+pub(super) fn in_chain<T: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {
     chain(error).any(|error| error.is::<T>())
 }
 

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use aws_config::environment::EnvironmentVariableRegionProvider;
+use aws_config::imds::client::error::ImdsError;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
@@ -20,6 +21,7 @@ use aws_smithy_http_client::Builder as HttpBuilder;
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_types::service_config::ServiceConfigKey;
 
+use super::answer::in_chain;
 use super::retry::{Deadlines, Fault};
 
 /// The region where nothing names one: S3-compatible servers take any, AWS redirects with a hint.
@@ -217,9 +219,15 @@ async fn anonymous(
         }),
         // The providers have tried again by themselves. What never was there is missing, what was comes back.
         Err(error) if first && !matches!(error, CredentialsError::ProviderTimedOut(_)) => {
+            // The host's role is asked for last, where nothing else is set up.
+            let hint = if in_chain::<ImdsError>(&error) {
+                HINT_NO_CREDENTIALS
+            } else {
+                HINT_CREDENTIALS
+            };
             Err(Fault::Stop {
                 what: "no credentials could be loaded".into(),
-                hint: HINT_NO_CREDENTIALS,
+                hint,
             })
         }
         Err(_) => Err(Fault::retry("the credentials could not be loaded")),

@@ -31,7 +31,7 @@ pub(super) fn check(files: &CacheFiles, progress: &Progress) -> Vec<Finding> {
 }
 
 /// What is wrong with a file, if anything is.
-pub(super) fn check_file(
+pub(crate) fn check_file(
     path: &Path,
     entry: FileEntry,
     progress: &Progress,

@@ -6,7 +6,7 @@
 
 mod cost;
 mod deep;
-mod files;
+pub(crate) mod files;
 mod foreign;
 mod packs;
 pub(crate) mod progress;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
-use stoker_formats::MANIFEST_NAME;
+use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER};
 use stoker_reader::CacheFiles;
 
 use super::table_rows::sample_ids;
@@ -272,9 +272,26 @@ impl Report {
             ),
         };
         if !self.sound {
-            text.push_str("hint         copy the damaged files from an intact node, or delete them and run the build command again\n");
+            let _ = writeln!(
+                text,
+                "hint         copy the damaged files from an intact node, or delete them and run {} again",
+                self.makers()
+            );
         }
         text
+    }
+
+    /// What makes the damaged files.
+    fn makers(&self) -> &'static str {
+        let is_pack = |damage: &Damage| Path::new(&damage.file).starts_with(PACKS_FOLDER);
+        let packs = self.damages.iter().filter(|damage| is_pack(damage)).count();
+        if packs == 0 {
+            "the build command"
+        } else if packs == self.damages.len() {
+            "`stoker pack`"
+        } else {
+            "the build command, then `stoker pack`"
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Reads the Parquet tables of a cache.
 //!
-//! Owns turning their rows into what messages need. Invariant: a table is hashed before it is parsed, so that only what
-//! a builder wrote reaches the Parquet decoder.
+//! Owns turning their rows into what messages need. Invariant: a table is hashed before it is parsed, so that no accident
+//! reaches the Parquet decoder; where somebody made the hash fit, a panic of the decoder is a table that cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use parquet::errors::ParquetError;
@@ -60,10 +61,17 @@ pub(crate) fn reject_counts(files: &CacheFiles) -> Option<BTreeMap<String, u64>>
 fn visit(files: &CacheFiles, kind: TableKind, each: impl FnMut(&Row) -> bool) -> Option<()> {
     let wanted = |file: &stoker_reader::CacheFile| matches!(file.name, stoker_formats::FileName::Table { kind: found, .. } if found == kind);
     let bytes = files.read(&files.expected().find(wanted)?).ok()?;
-    read(bytes.into(), each).ok()
+    read(bytes.into(), each)
 }
 
-fn read(bytes: Bytes, mut each: impl FnMut(&Row) -> bool) -> Result<(), ParquetError> {
+/// The same, of a table whose hash is right.
+pub(crate) fn read(bytes: Bytes, each: impl FnMut(&Row) -> bool) -> Option<()> {
+    catch_unwind(AssertUnwindSafe(|| decode(bytes, each)))
+        .ok()?
+        .ok()
+}
+
+fn decode(bytes: Bytes, mut each: impl FnMut(&Row) -> bool) -> Result<(), ParquetError> {
     let reader = SerializedFileReader::new(bytes)?;
     for row in reader.get_row_iter(None)? {
         if !each(&row?) {
