@@ -59,6 +59,8 @@ mod sample_text;
 mod schedule;
 mod staging;
 mod stats;
+mod swap;
+mod swap_pairs;
 mod sync;
 mod unit;
 mod units;
