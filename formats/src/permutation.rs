@@ -142,10 +142,11 @@ impl Permutation {
 
 /// Draws without bias below `bound` (at least 1): multiply, and draw again in the uneven part.
 fn below(stream: &mut impl FnMut() -> u32, bound: u32) -> u32 {
-    let uneven = bound.wrapping_neg() % bound;
     loop {
         let product = u64::from(stream()) * u64::from(bound);
-        if product as u32 >= uneven {
+        // The uneven part is shorter than the bound: the division is seldom needed.
+        let low = product as u32;
+        if low >= bound || low >= bound.wrapping_neg() % bound {
             return (product >> 32) as u32;
         }
     }
