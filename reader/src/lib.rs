@@ -60,6 +60,8 @@ mod sample_text;
 mod schedule;
 mod staging;
 mod stats;
+mod swap;
+mod swap_pairs;
 mod sync;
 mod unit;
 mod units;

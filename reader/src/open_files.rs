@@ -112,6 +112,7 @@ impl OpenFiles {
             .current
             .unwrap_or(u64::MAX);
         let capacity = (allowed / 4).clamp(CAPACITY.0, CAPACITY.1);
+        make_room(capacity);
         Self::with_capacity(usize::try_from(capacity).unwrap_or(16))
     }
 
@@ -152,6 +153,14 @@ impl OpenFiles {
     pub(crate) fn len(&self) -> usize {
         self.lock().slots.len()
     }
+}
+
+/// Lets the system's table of descriptors grow at once to what `capacity` files and some others need. It would grow three
+/// times otherwise, and where threads run each time waits for all of them, some milliseconds, with an `open` that is in the way of a batch.
+fn make_room(capacity: u64) {
+    let beyond = i32::try_from(capacity + capacity / 4).unwrap_or(0);
+    // What is not possible costs this time only.
+    let _ = File::open("/").map(|folder| rustix::io::fcntl_dupfd_cloexec(folder, beyond));
 }
 
 impl State {
