@@ -68,7 +68,7 @@ impl DeviceReader {
                 staging: 1,
                 slots: SLOTS,
                 bytes: SLOT_BYTES,
-                table: model.float_table.clone(),
+                table: Some(model.float_table.clone()),
             };
             let device = opened.insert(CudaDevice::open(ordinal, &options)?);
             Ok(device.source())
