@@ -42,18 +42,11 @@ pub enum DeviceStep<'a> {
     TimedOut,
 }
 
-/// What was taken from the reader.
-#[derive(Debug)]
-enum Sent {
-    Batch(DeviceBatch),
-    EpochEnd,
-}
-
 /// Delivers the micro-batches of one rank on its GPU.
 #[derive(Debug)]
 pub struct DeviceReader {
-    /// Uploads that were started, or why one was not, with the place after each.
-    ahead: VecDeque<(Result<Sent>, Resume)>,
+    /// Uploads that were started, or why one was not, with the place after each; none where an epoch ends.
+    ahead: VecDeque<(Result<Option<DeviceBatch>>, Resume)>,
     /// Batches that were uploaded.
     sent: u64,
     reader: Reader,
@@ -122,7 +115,7 @@ impl DeviceReader {
             self.start(step);
         }
         match self.ahead.pop_front() {
-            Some((Ok(Sent::EpochEnd), after)) => {
+            Some((Ok(None), after)) => {
                 self.at = after;
                 Ok(DeviceStep::EpochEnd)
             }
@@ -141,7 +134,7 @@ impl DeviceReader {
     #[must_use]
     pub fn pending(&self) -> Option<&DeviceBatch> {
         match self.ahead.front() {
-            Some((Ok(Sent::Batch(batch)), _)) if self.first_fault.is_none() => Some(batch),
+            Some((Ok(Some(batch)), _)) if self.first_fault.is_none() => Some(batch),
             _ => None,
         }
     }
@@ -157,7 +150,7 @@ impl DeviceReader {
         self.reader.check_process()?;
         let waits = self.pending().is_some();
         match self.ahead.pop_front().filter(|_| waits) {
-            Some((Ok(Sent::Batch(batch)), after)) => {
+            Some((Ok(Some(batch)), after)) => {
                 batch.write(targets).map_err(|fault| self.stopped(fault))?;
                 self.at = after;
                 Ok(())
@@ -175,8 +168,8 @@ impl DeviceReader {
     /// Starts the upload of what the reader gave.
     fn start(&mut self, step: Result<Step>) {
         let started = step.and_then(|step| match step {
-            Step::Batch(batch) => self.send(batch).map(Sent::Batch),
-            Step::EpochEnd => Ok(Sent::EpochEnd),
+            Step::Batch(batch) => self.send(batch).map(Some),
+            Step::EpochEnd => Ok(None),
             Step::TimedOut => Err(Error::Internal("a batch that is ready")),
         });
         self.ahead.push_back((started, self.reader.at()));
