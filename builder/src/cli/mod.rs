@@ -17,6 +17,7 @@ use clap::Parser;
 
 pub use build::build_options;
 pub use pack::pack_request;
+pub use stats::{StatsReport, stats_report};
 
 use crate::error::{Error, Result};
 use args::{Cli, Command};
