@@ -259,15 +259,18 @@ impl Dealer<'_> {
                 ranks[*row as usize] = rank;
             }
         }
-        // The rows of a rank as they are dealt.
-        let mut of_rank = vec![Vec::with_capacity(each); dealt.len() / each];
+        // The rows of a rank in the order in which they are dealt.
+        let mut of_rank = dealt;
+        let mut taken = vec![0; of_rank.len() / each];
         for row in &self.order {
-            of_rank[ranks[*row as usize]].push(*row);
+            let rank = ranks[*row as usize];
+            of_rank[rank * each + taken[rank]] = *row;
+            taken[rank] += 1;
         }
         let mut steps = Steps::new(self);
-        let mut rows = Vec::with_capacity(dealt.len());
+        let mut rows = Vec::with_capacity(of_rank.len());
         let mut remote = 0;
-        for (of_rank, node) in of_rank.iter().zip(self.world.nodes()) {
+        for (of_rank, node) in of_rank.chunks(each).zip(self.world.nodes()) {
             for row in steps.divide(self, of_rank) {
                 remote += usize::from(!held.is_local(*row, *node));
                 rows.push(self.batch.units[*row as usize]);
