@@ -6,6 +6,7 @@
 use std::fmt;
 use std::hash::Hasher as _;
 
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use twox_hash::xxhash3_64::Hasher as Xxh3;
 
@@ -225,9 +226,21 @@ impl Serialize for ContentHash {
 
 impl<'de> Deserialize<'de> for ContentHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::from_hex(&text)
-            .ok_or_else(|| serde::de::Error::custom("not 64 lower-case hex digits"))
+        deserializer.deserialize_str(HashVisitor)
+    }
+}
+
+struct HashVisitor;
+
+impl Visitor<'_> for HashVisitor {
+    type Value = ContentHash;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("64 lower-case hex digits")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ContentHash, E> {
+        ContentHash::from_hex(text).ok_or_else(|| E::custom("not 64 lower-case hex digits"))
     }
 }
 

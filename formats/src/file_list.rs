@@ -2,6 +2,8 @@
 //!
 //! Owns that form, which keeps a manifest of a million shards small and quick to parse. Invariant: a list has one form.
 
+use std::borrow::Cow;
+
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -18,10 +20,12 @@ const ABSENT: FileEntry = FileEntry {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Columns {
+struct Columns<'a> {
     bytes: Vec<u64>,
     rows: Vec<u64>,
-    hashes: String,
+    /// From where it stands: a manifest has a megabyte of them.
+    #[serde(borrow)]
+    hashes: Cow<'a, str>,
 }
 
 fn write<S: Serializer>(
@@ -31,12 +35,12 @@ fn write<S: Serializer>(
     let mut columns = Columns {
         bytes: Vec::new(),
         rows: Vec::new(),
-        hashes: String::new(),
+        hashes: Cow::default(),
     };
     for entry in entries {
         columns.bytes.push(entry.bytes);
         columns.rows.push(entry.rows);
-        hex::push(&mut columns.hashes, &entry.hash.0);
+        hex::push(columns.hashes.to_mut(), &entry.hash.0);
     }
     columns.serialize(serializer)
 }

@@ -25,26 +25,23 @@ pub(crate) fn decode<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
         return None;
     }
     let mut bytes = [0; N];
-    // Without a branch a digit: a manifest has ten thousands of hashes. What is no digit has a high half.
-    let mut all = 0;
+    // Without a branch or a table, so that digits are decoded side by side: a manifest has ten thousands of hashes.
+    let mut wrong = false;
     for (byte, pair) in bytes.iter_mut().zip(text.as_chunks::<2>().0) {
-        let [high, low] = pair.map(|character| DIGIT[usize::from(character)]);
-        all |= high | low;
+        let [high, low] = pair.map(|character| {
+            let digit = character.wrapping_sub(b'0');
+            let letter = character.wrapping_sub(b'a');
+            wrong |= (digit > 9) & (letter > 5);
+            if digit > 9 {
+                letter.wrapping_add(10)
+            } else {
+                digit
+            }
+        });
         *byte = high << 4 | low;
     }
-    (all < 16).then_some(bytes)
+    (!wrong).then_some(bytes)
 }
-
-/// What each character stands for; 255 if it is no digit.
-const DIGIT: [u8; 256] = {
-    let mut table = [255; 256];
-    let mut digit = 0;
-    while digit < 16 {
-        table[DIGITS[digit as usize] as usize] = digit;
-        digit += 1;
-    }
-    table
-};
 
 #[cfg(test)]
 mod tests {

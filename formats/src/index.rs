@@ -12,7 +12,7 @@ use arrow_buffer::Buffer;
 use crate::checksum::{ContentHash, NULL_LENGTH};
 use crate::columns::{IMAGE_INDEX, SAMPLE_INDEX, Table};
 use crate::error::{Error, Result};
-use crate::frame::{Frame, fault};
+use crate::frame::{Frame, fault, read};
 use crate::layout::Buffers;
 use crate::read_at::ReadAt;
 use crate::row::{Counts, ImageEntry, ImageKey, SampleEntry};
@@ -101,6 +101,47 @@ pub fn write_sample_index(
     write(out, &SAMPLE_INDEX, partition, columns)
 }
 
+/// Bytes at each end of an index that are read at once: more than all that is not a column.
+const END_BYTES: u64 = 4 << 10;
+
+/// A file whose two ends were read: opening looks at some twenty places there.
+struct Ends<'a, S> {
+    source: &'a S,
+    size: u64,
+    head: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+impl<'a, S: ReadAt> Ends<'a, S> {
+    fn read(source: &'a S) -> Result<Self> {
+        let size = source.size().map_err(Error::io("read a cache file"))?;
+        let bytes = size.min(END_BYTES);
+        Ok(Self {
+            source,
+            size,
+            head: read(source, 0, bytes as usize)?,
+            tail: read(source, size - bytes, bytes as usize)?,
+        })
+    }
+}
+
+impl<S: ReadAt> ReadAt for Ends<'_, S> {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.size)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let tail = self.size - self.tail.len() as u64;
+        match offset.checked_sub(tail) {
+            Some(offset) => self.tail.read_exact_at(buf, offset),
+            None if offset + buf.len() as u64 <= self.head.len() as u64 => {
+                self.head.read_exact_at(buf, offset)
+            }
+            None => self.source.read_exact_at(buf, offset),
+        }
+    }
+}
+
 /// The bytes of an index, in memory or in a file, and where its columns lie in them.
 #[derive(Debug)]
 struct Opened<S, const COLUMNS: usize> {
@@ -112,7 +153,8 @@ struct Opened<S, const COLUMNS: usize> {
 
 impl<S: ReadAt, const COLUMNS: usize> Opened<S, COLUMNS> {
     fn open(source: S, table: &'static Table) -> Result<Self> {
-        let mut frame = Frame::open(&source, table)?;
+        let ends = Ends::read(&source)?;
+        let mut frame = Frame::open(&ends, table)?;
         let partition = take_file_metadata(table, &mut frame.metadata)?;
         let [block] = frame.blocks[..] else {
             return Err(fault(table, "not exactly one batch", 0));

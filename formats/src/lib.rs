@@ -10,6 +10,7 @@ mod columns;
 mod error;
 mod file_list;
 mod fingerprint;
+mod float_table;
 mod frame;
 mod hex;
 mod index;
@@ -42,6 +43,7 @@ pub use canonical::canonical_json;
 pub use checksum::{ContentHash, ContentHasher, RowHasher, image_checksum, sample_checksum};
 pub use error::{Error, Result};
 pub use fingerprint::fingerprint;
+pub use float_table::{TableRule, float_table};
 pub use index::{ImageIndex, SampleIndex, Written, write_image_index, write_sample_index};
 pub use manifest::{
     FileEntry, InputEntry, Manifest, Partition, PartitionFiles, SplitEntry, Tables, Version,

@@ -35,6 +35,15 @@ pub const MAX_PATCHES: u64 = 1 << 28;
 /// Bytes of one image's patches: what one read may ask for.
 pub const MAX_IMAGE_BYTES: u64 = 1 << 36;
 
+/// Pixels a side of a patch: no known model is near, and products stay small.
+pub const MAX_PATCH_SIZE: u32 = 64;
+
+/// Frames of a patch: as above.
+pub const MAX_TEMPORAL_PATCH_SIZE: u32 = 64;
+
+/// Patches a side that become one token: all known models have 2.
+pub const MAX_MERGE_SIZE: u32 = 8;
+
 /// Chunk in which payloads are read and hashed, so that memory does not follow what a file claims.
 pub const CHUNK_BYTES: usize = 64 << 10;
 

@@ -273,10 +273,15 @@ impl fmt::Display for FileName {
 impl FileName {
     /// The file that `path`, relative to its plan's folder, names. Fails for every other text.
     pub fn parse(path: &str) -> Result<Self> {
-        recognise(path)
-            .filter(|name| name.to_string() == path)
-            .ok_or_else(|| bad(path))
+        recognise(path).ok_or_else(|| bad(path))
     }
+}
+
+/// The number that is written with at least `digits` digits, and no more than it needs beyond these.
+fn padded(text: &str, digits: usize) -> Option<u32> {
+    let longer = text.len() > digits && !text.starts_with('0');
+    let fit = (text.len() == digits || longer) && text.bytes().all(|byte| byte.is_ascii_digit());
+    if fit { text.parse().ok() } else { None }
 }
 
 fn recognise(path: &str) -> Option<FileName> {
@@ -297,11 +302,11 @@ fn recognise(path: &str) -> Option<FileName> {
     let numbers = stem.strip_prefix('p')?;
     if folder == "index" && extension == "arrow" {
         return Some(FileName::Index {
-            partition: numbers.parse().ok()?,
+            partition: padded(numbers, 4)?,
         });
     }
     let (partition, ordinal) = numbers.split_once('-')?;
-    let (partition, ordinal) = (partition.parse().ok()?, ordinal.parse().ok()?);
+    let (partition, ordinal) = (padded(partition, 4)?, padded(ordinal, 6)?);
     match (folder, extension) {
         ("shards", "arrow") => Some(FileName::Shard { partition, ordinal }),
         ("receipts", "json") => Some(FileName::Receipt { partition, ordinal }),

@@ -3,6 +3,8 @@
 //! Owns that check. Invariant: no byte reaches the Parquet decoder that the entry does not vouch for, so that damage is an
 //! error here and never a surprise there.
 
+use std::sync::{Mutex, PoisonError};
+
 use bytes::buf::Reader;
 use bytes::{Buf, Bytes};
 use parquet::errors::ParquetError;
@@ -20,6 +22,8 @@ pub(crate) struct Blocks<S> {
     source: S,
     bytes: u64,
     checksums: Vec<u64>,
+    /// What was read last, and from where: the next page of a column is mostly in it.
+    last: Mutex<(u64, Bytes)>,
 }
 
 impl<S: ReadAt> Blocks<S> {
@@ -36,6 +40,7 @@ impl<S: ReadAt> Blocks<S> {
             source,
             bytes: entry.bytes,
             checksums: entry.blocks.clone(),
+            last: Mutex::default(),
         })
     }
 
@@ -56,6 +61,17 @@ impl<S: ReadAt> Blocks<S> {
             .max(first)
             .saturating_mul(PACK_BLOCK_BYTES)
             .min(self.bytes);
+        // Nothing is half done under the lock.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if from < last.0 || to > last.0 + last.1.len() as u64 {
+            *last = (from, self.blocks(first, from, to)?);
+        }
+        let inside = (start - last.0) as usize;
+        Ok(last.1.slice(inside..inside + length))
+    }
+
+    /// The bytes of `from..to`, which are the blocks from number `first` on, all of them checked.
+    fn blocks(&self, first: u64, from: u64, to: u64) -> Result<Bytes, Error> {
         let mut buffer = vec![0; to.saturating_sub(from) as usize];
         self.source
             .read_exact_at(&mut buffer, from)
@@ -68,8 +84,7 @@ impl<S: ReadAt> Blocks<S> {
                 });
             }
         }
-        let inside = (start - from) as usize;
-        Ok(Bytes::from(buffer).slice(inside..inside + length))
+        Ok(Bytes::from(buffer))
     }
 }
 

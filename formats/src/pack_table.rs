@@ -144,36 +144,67 @@ impl<S: ReadAt + Send + Sync + 'static> PackTable<S> {
 
     /// What each pack of a partition holds, in order. Reads no list of rows.
     pub fn counts(&self, partition: u32) -> Result<Vec<Counts>> {
-        let range = self.range(partition)?;
-        self.check_partition(partition, &range)?;
-        let [tokens, loss_tokens, images, patches] =
-            [1, 2, 3, 4].map(|column| self.column(column, &range, partition));
-        let (tokens, loss_tokens) = (tokens?, loss_tokens?);
-        let counts: Vec<Counts> = tokens
+        let counts = self.counts_of(partition..partition.saturating_add(1))?;
+        Ok(counts.into_iter().flatten().collect())
+    }
+
+    /// The partitions whose packs begin in the same row group as those of `partition`: reading them together costs little more.
+    pub fn beside(&self, partition: u32) -> Result<Range<u32>> {
+        let group = |start: &u64| start / GROUP_ROWS as u64;
+        let own = group(&self.range(partition)?.start);
+        let starts = self.starts.get(..self.samples.len()).unwrap_or_default();
+        let first = starts.partition_point(|start| group(start) < own);
+        let end = starts.partition_point(|start| group(start) <= own);
+        // Both are numbers of partitions.
+        Ok(first as u32..end as u32)
+    }
+
+    /// What each pack of each of `partitions` holds, in order.
+    pub fn counts_of(&self, partitions: Range<u32>) -> Result<Vec<Vec<Counts>>> {
+        let Some(last) = partitions.clone().next_back() else {
+            return Ok(Vec::new());
+        };
+        let range = self.range(partitions.start)?.start..self.range(last)?.end;
+        let [of, tokens, loss_tokens, images, patches] =
+            [0, 1, 2, 3, 4].map(|column| self.column(column, &range, partitions.start));
+        let (of, tokens, loss_tokens) = (of?, tokens?, loss_tokens?);
+        let mut packs = of
             .into_iter()
+            .zip(tokens)
             .zip(loss_tokens)
             .zip(images?.into_iter().zip(patches?))
-            .map(|((tokens, loss_tokens), (images, patches))| Counts {
-                tokens,
-                loss_tokens,
-                images,
-                patches,
-            })
-            .collect();
-        let exceeds = |counts: &Counts| {
-            counts.loss_tokens > counts.tokens
-                || (self.options.overlong != PackOverlong::Alone
-                    && (counts.tokens > self.options.max_tokens
-                        || Some(counts.patches) > self.options.max_patches.or(Some(u32::MAX))))
+            .map(|(((of, tokens), loss_tokens), (images, patches))| {
+                let counts = Counts {
+                    tokens,
+                    loss_tokens,
+                    images,
+                    patches,
+                };
+                (of, counts)
+            });
+        let of_partition = |partition| {
+            let range = self.range(partition)?;
+            let packs = packs.by_ref().take((range.end - range.start) as usize);
+            let counts = packs.enumerate().map(|(pack, (of, counts))| {
+                let what = if of != partition {
+                    "a pack of another partition"
+                } else if self.exceeds(&counts) {
+                    "a pack counts more than it can hold"
+                } else {
+                    return Ok(counts);
+                };
+                Err(at_pack(what, partition, pack))
+            });
+            counts.collect()
         };
-        if let Some(pack) = counts.iter().position(exceeds) {
-            return Err(at_pack(
-                "a pack counts more than it can hold",
-                partition,
-                pack,
-            ));
-        }
-        Ok(counts)
+        partitions.map(of_partition).collect()
+    }
+
+    fn exceeds(&self, counts: &Counts) -> bool {
+        counts.loss_tokens > counts.tokens
+            || (self.options.overlong != PackOverlong::Alone
+                && (counts.tokens > self.options.max_tokens
+                    || Some(counts.patches) > self.options.max_patches.or(Some(u32::MAX))))
     }
 
     /// The rows of each pack of a partition.

@@ -140,15 +140,12 @@ impl Permutation {
     }
 }
 
-/// Draws without bias below `bound` (at least 1): multiply, and draw again in the uneven part.
-fn below(stream: &mut impl FnMut() -> u32, bound: u32) -> u32 {
-    let uneven = bound.wrapping_neg() % bound;
-    loop {
-        let product = u64::from(stream()) * u64::from(bound);
-        if product as u32 >= uneven {
-            return (product >> 32) as u32;
-        }
-    }
+/// What `word` draws below `bound` (at least 1): it is multiplied, and says nothing in the uneven part, so that there is no bias.
+fn below(word: u32, bound: u32) -> Option<u32> {
+    let product = u64::from(word) * u64::from(bound);
+    // The uneven part is shorter than the bound: the division is seldom needed.
+    let low = product as u32;
+    (low >= bound || low >= bound.wrapping_neg() % bound).then_some((product >> 32) as u32)
 }
 
 /// The entries of the permutation of `key` on `0..len` from its last position back: up to `count` of them, after `skipped`
@@ -173,27 +170,18 @@ pub fn last_entries(key: Key, len: u64, skipped: u64, count: u64) -> Box<[u16]> 
 fn shuffled(key: Key, len: u64, from: u64) -> Vec<u16> {
     let mut bytes = key.stream(TABLE_PURPOSE, len);
     let mut chunk = [0u8; 4096];
-    let (mut used, mut filled) = (0, 0);
-    let mut draw = |left: usize| {
-        if used == filled {
-            filled = chunk.len().min(left * 4);
-            bytes.fill(&mut chunk[..filled]);
-            used = 0;
-        }
-        let word = [
-            chunk[used],
-            chunk[used + 1],
-            chunk[used + 2],
-            chunk[used + 3],
-        ];
-        used += 4;
-        u32::from_le_bytes(word)
-    };
     let mut forward: Vec<u16> = (0..len).map(|position| position as u16).collect();
     let from = (from as usize).max(1);
-    for last in (from..forward.len()).rev() {
-        let other = below(&mut || draw(last + 1 - from), last as u32 + 1);
-        forward.swap(last, other as usize);
+    let mut left = forward.len();
+    while left > from {
+        let filled = chunk.len().min((left - from) * 4);
+        bytes.fill(&mut chunk[..filled]);
+        for word in chunk[..filled].as_chunks().0 {
+            if let Some(other) = below(u32::from_le_bytes(*word), left as u32) {
+                left -= 1;
+                forward.swap(left, other as usize);
+            }
+        }
     }
     forward
 }

@@ -91,6 +91,10 @@ fn check_same(packs: &Packs) {
         for (pack, counts) in counts.iter().enumerate() {
             assert_eq!(*counts, counts_of(partition, pack));
         }
+        let beside = table.beside(partition as u32).unwrap();
+        let together = table.counts_of(beside.clone()).unwrap();
+        assert_eq!(together.len(), beside.len());
+        assert_eq!(together[partition - beside.start as usize], counts);
         let members = table.members(partition as u32).unwrap();
         assert_eq!(members.len(), list.len());
         for (pack, rows) in list.iter().enumerate() {
@@ -98,7 +102,21 @@ fn check_same(packs: &Packs) {
         }
         assert!(members.rows(list.len() as u64).is_empty());
     }
-    assert!(table.counts(packs.len() as u32).is_err());
+    let beyond = packs.len() as u32;
+    assert!(table.counts(beyond).is_err() && table.beside(beyond).is_err());
+    assert!(table.counts_of(beyond..beyond).unwrap().is_empty());
+}
+
+/// Partitions are read together with those that begin in the same row group, each in one such run.
+#[test]
+fn partitions_are_read_in_runs() {
+    let (bytes, entry) = write(&make(&[10, 140_000, 300, 0, 60_000, 7]));
+    let table = PackTable::open(bytes, &entry).unwrap();
+    let runs = (0..6).map(|partition| table.beside(partition).unwrap());
+    assert_eq!(
+        runs.collect::<Vec<_>>(),
+        [0..2, 0..2, 2..5, 2..5, 2..5, 5..6]
+    );
 }
 
 #[test]

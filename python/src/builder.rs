@@ -9,8 +9,7 @@ use pyo3::prelude::*;
 use serde::Serialize;
 use stoker_builder::build::{self as building, Progress, Stop};
 use stoker_builder::{
-    Error, Result, cli, inspect as inspecting, pack as packing, parts, stats as statistics,
-    verify as verifying,
+    Error, Result, cli, inspect as inspecting, pack as packing, parts, verify as verifying,
 };
 use stoker_reader::{Cache, CacheFiles};
 
@@ -111,12 +110,12 @@ pub(crate) fn inspect(
     })
 }
 
-/// Counts over a cache as `stoker stats` does.
+/// Counts over a cache, or how even ranks would be, as `stoker stats` with `args` says.
 #[pyfunction]
-#[pyo3(signature = (cache))]
-pub(crate) fn stats(py: Python<'_>, cache: PathBuf) -> PyResult<String> {
+#[pyo3(signature = (args))]
+pub(crate) fn stats(py: Python<'_>, args: Vec<OsString>) -> PyResult<String> {
     answer(py, &Stop::default(), move || {
-        json(&statistics::stats(&cache)?)
+        json(&cli::stats_report(args)?)
     })
 }
 

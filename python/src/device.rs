@@ -1,10 +1,8 @@
-//! Batches on a GPU for Python: written into tensors that torch has allocated.
+//! Batches on a GPU for Python: what torch must allocate for them, and where it did.
 //!
-//! Owns the one place where addresses of another library are believed. Invariant: a batch is written once, right after it
-//! was delivered, and its slot on the GPU is free from then on.
+//! Owns the one place where addresses of another library are believed. Invariant: what is here only describes a batch; the
+//! batch itself stays the reader's until it is written.
 #![allow(unsafe_code, reason = "torch says where its tensors are")]
-
-use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -12,16 +10,16 @@ use stoker_reader::DeviceBatch as Upload;
 use stoker_reader::device::Target;
 
 use crate::batch::plain;
-use crate::errors::{ConfigError, reader_error};
 
 /// One micro-batch on its way to a GPU.
 #[pyclass(frozen, module = "stoker._stoker")]
 pub(crate) struct DeviceBatch {
-    upload: Mutex<Option<Box<Upload>>>,
+    pub(crate) number: u64,
     /// What is written: name, shape and type.
     tensors: Vec<(&'static str, Vec<usize>, &'static str)>,
     bytes: Vec<usize>,
-    max_seqlen: Option<usize>,
+    borders: Option<Vec<i32>>,
+    max_seqlen: usize,
     sample_ids: Option<Vec<String>>,
     /// The epoch.
     #[pyo3(get)]
@@ -35,14 +33,12 @@ pub(crate) struct DeviceBatch {
 }
 
 impl DeviceBatch {
-    pub(crate) fn new(upload: Box<Upload>) -> Self {
-        let packed = |name| name == "cu_seqlens";
+    pub(crate) fn new(upload: &Upload) -> Self {
         let tensors = upload.tensors();
         Self {
-            max_seqlen: tensors
-                .iter()
-                .any(|tensor| packed(tensor.name))
-                .then(|| upload.max_seqlen()),
+            number: upload.number(),
+            borders: upload.borders().map(<[i32]>::to_vec),
+            max_seqlen: upload.max_seqlen(),
             tensors: tensors
                 .iter()
                 .map(|tensor| (tensor.name, tensor.shape.clone(), tensor.dtype.name()))
@@ -52,8 +48,20 @@ impl DeviceBatch {
             epoch: upload.epoch(),
             position: upload.position(),
             n_loss_tokens: upload.n_loss_tokens(),
-            upload: Mutex::new(Some(upload)),
         }
+    }
+
+    /// The tensors at `addresses`, to be written in the order of a stream of the GPU.
+    pub(crate) fn targets(&self, addresses: &[u64], stream: u64) -> Vec<Target<'static>> {
+        let targets = addresses.iter().zip(&self.bytes);
+        targets
+            .map(|(address, bytes)| {
+                // SAFETY: the caller, `stoker._device`, has just allocated a tensor of this size on the reader's GPU with
+                // torch, for this stream; torch gives its memory to nobody else but in the order of the stream, which
+                // lives as long as the process.
+                unsafe { Target::device(*address, *bytes, stream) }
+            })
+            .collect()
     }
 }
 
@@ -64,25 +72,9 @@ impl DeviceBatch {
         self.tensors.clone()
     }
 
-    /// Writes each tensor to its address, in the order of a stream of the GPU, and comes back at once.
-    fn write(&self, py: Python<'_>, addresses: Vec<u64>, stream: u64) -> PyResult<()> {
-        let upload = self
-            .upload
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        let upload = upload
-            .ok_or_else(|| ConfigError::new_err(("a batch is written once", None::<String>)))?;
-        let targets = addresses.iter().zip(&self.bytes);
-        let targets: Vec<_> = targets
-            .map(|(address, bytes)| {
-                // SAFETY: the caller, `stoker._device`, has just allocated a tensor of this size on the reader's GPU with
-                // torch, for this stream; torch gives its memory to nobody else but in the order of the stream, which
-                // lives as long as the process.
-                unsafe { Target::device(*address, *bytes, stream) }
-            })
-            .collect();
-        py.detach(|| upload.write(targets)).map_err(reader_error)
+    /// `cu_seqlens` as numbers on the host; none where rows are padded.
+    fn borders(&self) -> Option<Vec<i32>> {
+        self.borders.clone()
     }
 
     /// What is no tensor: counts, and the sample ids if they were asked for.
@@ -90,7 +82,7 @@ impl DeviceBatch {
         plain(
             py,
             self.n_loss_tokens,
-            self.max_seqlen,
+            self.borders.as_ref().map(|_| self.max_seqlen),
             self.sample_ids.as_deref(),
         )
     }

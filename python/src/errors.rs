@@ -80,6 +80,7 @@ fn worded(error: ReaderError, words: Words) -> PyErr {
         ReaderError::Damaged { .. } | ReaderError::Row { .. } => DamageError::new_err(words),
         ReaderError::Formats { error, .. } => formats_error(&error, words),
         ReaderError::Recipe { .. }
+        | ReaderError::RecipeRange { .. }
         | ReaderError::OtherModel { .. }
         | ReaderError::OtherPack { .. } => CacheError::new_err(words),
         ReaderError::NoRow { .. }

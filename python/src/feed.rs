@@ -4,10 +4,12 @@
 
 use std::time::Duration;
 
+use stoker_reader::device::Target;
 use stoker_reader::{
-    Batch, Cursor, DeviceBatch, DeviceReader, DeviceStep, Reader, ReaderOptions, Result, Stats,
-    Step,
+    Batch, Cursor, DeviceReader, DeviceStep, Reader, ReaderOptions, Result, Stats, Step,
 };
+
+use crate::device::DeviceBatch;
 
 /// A reader of one rank.
 pub(crate) enum Feed {
@@ -18,7 +20,8 @@ pub(crate) enum Feed {
 /// What a feed gives.
 pub(crate) enum Given {
     Host(Batch),
-    Device(Box<DeviceBatch>),
+    /// It stays the next one until it is written.
+    Device(DeviceBatch),
     EpochEnd,
     TimedOut,
 }
@@ -40,11 +43,23 @@ impl Feed {
                 Step::TimedOut => Given::TimedOut,
             },
             Self::Device(reader) => match reader.next_batch(Some(timeout))? {
-                DeviceStep::Batch(batch) => Given::Device(batch),
+                DeviceStep::Batch(batch) => Given::Device(DeviceBatch::new(batch)),
                 DeviceStep::EpochEnd => Given::EpochEnd,
                 DeviceStep::TimedOut => Given::TimedOut,
             },
         })
+    }
+
+    /// Writes batch `number` of a GPU; says whether it was still the next one.
+    pub(crate) fn write(&mut self, number: u64, targets: Vec<Target<'_>>) -> Result<bool> {
+        match self {
+            Self::Device(reader)
+                if reader.pending().map(stoker_reader::DeviceBatch::number) == Some(number) =>
+            {
+                reader.deliver(targets).map(|()| true)
+            }
+            _ => Ok(false),
+        }
     }
 
     pub(crate) fn epoch_batches(&self) -> u64 {

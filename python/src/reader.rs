@@ -182,7 +182,7 @@ impl Reader {
         })
     }
 
-    /// The next batch, or none where an epoch ends.
+    /// The next batch, or none where an epoch ends. One on a GPU stays the next one until it is written.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         loop {
             match self.with(py, |reader| reader.next(SIGNAL_CHECK))? {
@@ -190,14 +190,24 @@ impl Reader {
                     let batch = Batch::new(batch, self.opened_by);
                     return Ok(Some(Py::new(py, batch)?.into_any()));
                 }
-                Given::Device(batch) => {
-                    let batch = DeviceBatch::new(batch);
-                    return Ok(Some(Py::new(py, batch)?.into_any()));
-                }
+                Given::Device(batch) => return Ok(Some(Py::new(py, batch)?.into_any())),
                 Given::EpochEnd => return Ok(None),
                 Given::TimedOut => py.check_signals()?,
             }
         }
+    }
+
+    /// Writes each tensor of a batch on a GPU to its address, in the order of a stream of the GPU, and comes back at once. Says
+    /// no where the batch is not the next one any more: another thread has it, or the reader has gone elsewhere.
+    fn write(
+        &self,
+        py: Python<'_>,
+        batch: &DeviceBatch,
+        addresses: Vec<u64>,
+        stream: u64,
+    ) -> PyResult<bool> {
+        let targets = batch.targets(&addresses, stream);
+        self.with(py, |reader| reader.write(batch.number, targets))
     }
 
     /// Micro-batches of an epoch.

@@ -24,12 +24,12 @@ class Batch(Mapping[str, Any]):
 
     __slots__ = ("_native", "_torch", "_values")
 
-    def __init__(self, native: _stoker.Batch | _stoker.DeviceBatch, torch: bool, device: str = "cpu") -> None:
+    def __init__(
+        self, native: _stoker.Batch | _stoker.DeviceBatch, torch: bool, values: dict[str, Any] | None = None
+    ) -> None:
         self._native = native
         self._torch = torch
-        self._values: dict[str, Any] | None = None
-        if isinstance(native, _stoker.DeviceBatch):
-            self._values = self._with_plain(_device.written(native, device))
+        self._values = None if values is None else self._with_plain(values)
 
     @property
     def epoch(self) -> int:
@@ -45,6 +45,14 @@ class Batch(Mapping[str, Any]):
     def n_loss_tokens(self) -> int:
         """Loss tokens of the global batch, over all ranks."""
         return self._native.n_loss_tokens
+
+    @property
+    def borders(self) -> list[int] | None:
+        """The values of cu_seqlens, which are known without waiting for a GPU; None where rows are padded."""
+        if isinstance(self._native, _stoker.DeviceBatch):
+            return self._native.borders()
+        found = [tensor for name, tensor, _ in self._native.tensors() if name == "cu_seqlens"]
+        return np.asarray(found[0]).tolist() if found else None
 
     def as_numpy(self) -> dict[str, Any]:
         """A dict of arrays over the batch's own memory, or of copies if that is a GPU's."""

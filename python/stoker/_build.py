@@ -168,9 +168,24 @@ def inspect(
     return parsed(_stoker.inspect(os.fspath(cache), sample, row, None if image is None else os.fspath(image)))
 
 
-def stats(cache: str | os.PathLike[str]) -> dict[str, Any]:
-    """Distributions of tokens, labels, patches and image sizes, as `stoker stats --json` prints them."""
-    return parsed(_stoker.stats(os.fspath(cache)))
+def stats(
+    cache: str | os.PathLike[str],
+    *,
+    balance: bool = False,
+    ranks: int | None = None,
+    pack: str | None = None,
+    batch_size: int | None = None,
+    nodes: int | None = None,
+    split: str | None = None,
+) -> dict[str, Any]:
+    """Distributions of tokens, labels, patches and image sizes, as `stoker stats --json` prints them.
+
+    With `balance` instead how even tokens and patches would be over so many `ranks`; the other arguments are for that, as
+    the command's options are (`stoker stats --help`), and None takes the command's default.
+    """
+    options = {"ranks": ranks, "pack": pack, "batch-size": batch_size, "nodes": nodes, "split": split}
+    args = _given(options) + ["--balance"] * balance
+    return parsed(_stoker.stats([*args, "--", os.fspath(cache)]))
 
 
 def parsed(text: str) -> dict[str, Any]:

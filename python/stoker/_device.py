@@ -2,7 +2,7 @@
 
 Owns the agreement with torch about memory and streams. Invariant: a tensor is allocated on the stream that is current when
 its batch is asked for, and written in the order of that stream; so it can be used there at once, and on another stream
-once that waits for this one, as with every tensor.
+once that waits for this one, as with every tensor. A batch leaves the reader once all its tensors are there.
 """
 
 from __future__ import annotations
@@ -44,11 +44,14 @@ def stream(device: str) -> int:
     return torch.cuda.current_stream(device).cuda_stream
 
 
-def written(native: _stoker.DeviceBatch, device: str) -> dict[str, Any]:
-    """The tensors of a batch, which are being written: nothing waits for that but their stream."""
-    values = {name: empty(shape, dtype, device) for name, shape, dtype in native.tensors()}
-    native.write([value.data_ptr() for value in values.values()], stream(device))
-    return values
+def written(reader: _stoker.Reader, batch: _stoker.DeviceBatch, device: str) -> dict[str, Any] | None:
+    """The tensors of the reader's next batch, which are being written: nothing waits for that but their stream.
+
+    Without memory for them the batch stays the next one. None if it is not any more, because another thread took it.
+    """
+    values = {name: empty(shape, dtype, device) for name, shape, dtype in batch.tensors()}
+    addresses = [value.data_ptr() for value in values.values()]
+    return values if reader.write(batch, addresses, stream(device)) else None
 
 
 def fetched(tensor: Any) -> Any:

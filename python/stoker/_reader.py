@@ -154,9 +154,17 @@ class Reader:
         return self._native.epoch_batches()
 
     def next(self) -> Batch | None:
-        """The next batch, or None where an epoch ends; the call after that begins the next epoch."""
-        native = self._native.next()
-        return None if native is None else Batch(native, self._torch, self._device)
+        """The next batch, or None where an epoch ends; the call after that begins the next epoch.
+
+        If torch has no memory for a batch on a GPU its error is raised, and the next call gives that same batch.
+        """
+        while True:
+            native = self._native.next()
+            if not isinstance(native, _stoker.DeviceBatch):
+                return None if native is None else Batch(native, self._torch)
+            values = _device.written(self._native, native, self._device)
+            if values is not None:
+                return Batch(native, self._torch, values)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the reader is, as at most 1 KiB of plain data: what was delivered, not what was read ahead.

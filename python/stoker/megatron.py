@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from ._batch import Batch
 from ._reader import Reader
 from .errors import ConfigError
 
@@ -32,8 +34,9 @@ class Batches:
                       one reads and sends its batches to the others, or what went wrong
     consumed_samples  where to begin, as Megatron counts
     pad_id            the token id of padding
-    device            where the tensors are copied to by torch, after they were put together on the host; by default they
-                      stay there ("broadcast" with NCCL needs a GPU)
+    device            where the tensors are, as Reader's: on a GPU they are uploaded ahead and turned into Megatron's
+                      form there, without waiting for it. By default on the host; "broadcast" is made between
+                      tensors on this device, and so needs a GPU with NCCL
 
     A batch holds tokens, labels, loss_mask, position_ids (3 x rows x tokens), attention_mask (None: causal, padding is
     to the right), pixel_values, image_grid_thw and n_loss_tokens, the count of the global batch. Packed ones also hold
@@ -59,15 +62,19 @@ class Batches:
         self._state = parallel_state
         self._align = 2 * parallel_state.get_context_parallel_world_size()
         self._align *= parallel_state.get_tensor_model_parallel_world_size()
-        self._pad_id, self._device = pad_id, device
+        # Any spelling of torch's, a number included.
+        self._pad_id, self._device = pad_id, str(torch.device("cpu" if device is None else device))
         self._sends = tensor_parallel == "broadcast" and parallel_state.get_tensor_model_parallel_world_size() > 1
         self._reader: Reader | None = None
+        #: A batch that is not in Megatron's form yet, and the state before it.
+        self._unmade: tuple[Batch, dict[str, Any]] | None = None
         with self._told_to_all():
             if not self._sends or parallel_state.get_tensor_model_parallel_rank() == 0:
                 self._reader = Reader(
                     cache,
                     rank=parallel_state.get_data_parallel_rank(),
                     world_size=parallel_state.get_data_parallel_world_size(),
+                    device=self._device,
                     **{"multiple_of": self._align, "tensors": "torch", **options},
                 )
                 if consumed_samples:
@@ -108,13 +115,16 @@ class Batches:
 
     def state_dict(self) -> dict[str, Any]:
         """The reader's state; empty on ranks that do not read."""
+        if self._unmade is not None:
+            return self._unmade[1]
         return {} if self._reader is None else self._reader.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the reader was whose state this is. With "broadcast" each tensor-parallel rank calls it."""
+    def load_state_dict(self, state: Mapping[str, Any], *, reweight: bool = False) -> None:
+        """As Reader.load_state_dict. With "broadcast" each tensor-parallel rank calls it."""
         with self._told_to_all():
             if self._reader is not None:
-                self._reader.load_state_dict(state)
+                self._reader.load_state_dict(state, reweight=reweight)
+                self._unmade = None
 
     def close(self) -> None:
         """End the reader's threads."""
@@ -123,17 +133,26 @@ class Batches:
 
     def _made(self) -> dict[str, Any]:
         assert self._reader is not None
-        batch = self._reader.next()
-        while batch is None:
+        if self._unmade is None:
+            before = self._reader.state_dict()
             batch = self._reader.next()
-        made = convert(batch.as_torch(), self._align, self._pad_id)
-        if self._device is None:
-            return made
-        return {name: _moved(value, self._device) for name, value in made.items()}
+            while batch is None:
+                batch = self._reader.next()
+            self._unmade = batch, before
+        # Without memory for it the batch stays the next one.
+        batch, _ = self._unmade
+        made = convert(batch.as_torch(), self._align, self._pad_id, batch.borders)
+        self._unmade = None
+        return made
 
 
-def convert(batch: Mapping[str, Any], align: int, pad_id: int = 0) -> dict[str, Any]:
-    """A batch of the reader in torch tensors, as Megatron takes it."""
+def convert(
+    batch: Mapping[str, Any], align: int, pad_id: int = 0, borders: list[int] | None = None
+) -> dict[str, Any]:
+    """A batch of the reader in torch tensors, as Megatron takes it.
+
+    `borders` are the values of cu_seqlens, as Batch.borders has them: without them a packed batch on a GPU is waited for.
+    """
     batch = dict(batch)
     packed = "cu_seqlens" in batch
     tokens, labels, positions = batch.pop("input_ids"), batch.pop("labels"), batch.pop("position_ids")
@@ -143,13 +162,17 @@ def convert(batch: Mapping[str, Any], align: int, pad_id: int = 0) -> dict[str, 
     if packed:
         # Of four rows the first counts text for the Hugging Face model; Megatron takes time, height and width.
         positions = positions[-3:]
-        borders = batch["cu_seqlens"].long()
-        shifted[:, borders[1:] - 1] = _IGNORED
-        lengths = borders.diff()
+        known = batch["cu_seqlens"].tolist() if borders is None else borders
+        count = known[-1]
+        total = sum(-(-(end - start) // align) * align for start, end in itertools.pairwise(known))
+        # All else is computed where the batch is.
+        ends = batch["cu_seqlens"].long()
+        shifted[:, ends[1:] - 1] = _IGNORED
+        lengths = ends.diff()
         padded = (lengths + align - 1) // align * align
         starts = torch.nn.functional.pad(padded.cumsum(0), (1, 0))
-        to = torch.arange(int(borders[-1]), device=borders.device) + (starts[:-1] - borders[:-1]).repeat_interleave(lengths)
-        total = int(starts[-1])
+        to = (starts[:-1] - ends[:-1]).repeat_interleave(lengths, output_size=count)
+        to += torch.arange(count, device=ends.device)
         tokens = _spread(tokens, to, total, pad_id)
         shifted = _spread(shifted, to, total, _IGNORED)
         positions = _spread(positions, to, total, 0)
@@ -174,12 +197,8 @@ def _spread(row: torch.Tensor, to: torch.Tensor, total: int, fill: int) -> torch
     return made
 
 
-def _moved(value: Any, device: str | torch.device) -> Any:
-    return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
-
-
 def _shared(
-    batch: dict[str, Any] | None, error: Exception | None, state: Any, device: str | torch.device | None
+    batch: dict[str, Any] | None, error: Exception | None, state: Any, device: str
 ) -> tuple[dict[str, Any], Exception | None]:
     """The first tensor-parallel rank's batch, or its error, on all of them."""
     plan: list[Any] = [error]

@@ -54,6 +54,6 @@ class IterableDataset(torch.utils.data.IterableDataset[dict[str, Any]]):
         """As Reader.state_dict."""
         return self.reader.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, reweight: bool = False) -> None:
         """As Reader.load_state_dict."""
-        self.reader.load_state_dict(state)
+        self.reader.load_state_dict(state, reweight=reweight)

@@ -79,6 +79,67 @@ def compare(cache: str, **options: object) -> int:
     return count
 
 
+def starve(cache: str, layout: str) -> int:
+    """An epoch in which torch lacks memory for one tensor of each batch after another; returns how often."""
+    options = {"global_batch_size": 2, "micro_batch_size": 2, "rank": 0, "world_size": 1, "tensors": "torch", "layout": layout}
+    made: list[Tensor] = []
+    limit, failures = 0, 0
+
+    def empty(shape: list[int], dtype: str, device: str) -> Tensor:
+        if len(made) == limit:
+            raise torch.OutOfMemoryError
+        made.append(Tensor(shape, dtype))
+        return made[-1]
+
+    enough, _device.empty = _device.empty, empty
+    with stoker.Reader(cache, device="cuda:0", **options) as there, stoker.Reader(cache, **options) as here:
+        for other in here:
+            before = there.state_dict()
+            for limit in range(len([value for value in other.values() if isinstance(value, torch.Tensor)])):
+                try:
+                    there.next()
+                except torch.OutOfMemoryError:
+                    failures += 1
+                assert there.state_dict() == before
+                while made:
+                    made.pop().free()
+            limit = 100
+            one = there.next()
+            assert one is not None and there.state_dict() == here.state_dict()
+            assert one.borders == other.borders
+            np.testing.assert_array_equal(one["input_ids"].numpy(), other["input_ids"].numpy())
+            while made:
+                made.pop().free()
+        assert there.next() is None
+    _device.empty = enough
+    return failures
+
+
+def fail(cache: str) -> None:
+    """The driver fails while a batch is written: nothing more comes until a state is loaded."""
+    options = {"global_batch_size": 2, "micro_batch_size": 2, "rank": 0, "world_size": 1, "tensors": "torch"}
+    with stoker.Reader(cache, device="cuda:0", **options) as there, stoker.Reader(cache, **options) as here:
+        while True:
+            before = there.state_dict()
+            try:
+                there.next()
+            except stoker.errors.DeviceError as error:
+                first = error
+                break
+            here.next()
+        assert there.state_dict() == before == here.state_dict()
+        for _ in range(2):
+            try:
+                there.next()
+            except stoker.errors.StoppedError as error:
+                assert first.message in error.message
+            else:
+                raise AssertionError("a batch came after an error")
+        there.load_state_dict(before)
+        one, other = there.next(), here.next()
+        np.testing.assert_array_equal(one["input_ids"].numpy(), other["input_ids"].numpy())
+
+
 if __name__ == "__main__":
     context, STREAM = ctypes.c_void_p(), ctypes.c_void_p()
     call("cuInit", 0)
@@ -87,9 +148,15 @@ if __name__ == "__main__":
     call("cuStreamCreate", ctypes.byref(STREAM), 1)
     _device.empty = lambda shape, dtype, device: Tensor(shape, dtype)
     _device.stream = lambda device: STREAM.value
-    for dtype in ("uint8", "float32", "bfloat16"):
+    if sys.argv[2] == "compare":
+        for dtype in ("uint8", "float32", "bfloat16"):
+            for layout in ("padded", "packed"):
+                print(compare(sys.argv[1], dtype=dtype, layout=layout, sample_ids=True))
+    elif sys.argv[2] == "starve":
         for layout in ("padded", "packed"):
-            print(compare(sys.argv[1], dtype=dtype, layout=layout, sample_ids=True))
+            print(starve(sys.argv[1], layout))
+    else:
+        fail(sys.argv[1])
     call("cuStreamDestroy_v2", STREAM)
     call("cuCtxSetCurrent", None)
     call("cuDevicePrimaryCtxRelease_v2", 0)

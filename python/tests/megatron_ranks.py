@@ -54,7 +54,7 @@ def read(cache: str, layout: str) -> list[dict[str, Any]]:
         assert [told(next(batches)) for _ in range(STEPS)] == rest
         batches.close()
         # The place after 16 samples of all ranks is that after 8 micro-batches of this one.
-        sought = Batches(cache, tensor_parallel=mode, consumed_samples=16, **options)
+        sought = Batches(cache, tensor_parallel=mode, consumed_samples=16, device="cpu", **options)
         assert told(next(sought)) == got[8]
         sought.close()
         try:
@@ -87,6 +87,15 @@ def fails(mode: str, cache: str, options: dict[str, Any], state: dict[str, Any])
         raise AssertionError("a state of another seed was taken")
     assert told(next(batches)) == first
     batches.close()
+    # Weights that change are a matter of the reading rank, too.
+    mixed = [Batches({cache: 3.0, f"{cache}/.": other}, tensor_parallel=mode, **options) for other in (1.0, 7.0)]
+    for _ in range(2):
+        next(mixed[0])
+    state = mixed[0].state_dict()
+    mixed[1].load_state_dict(state, reweight=True)
+    next(mixed[1])
+    for batches in mixed:
+        batches.close()
 
 
 if __name__ == "__main__":

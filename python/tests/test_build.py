@@ -42,6 +42,30 @@ def test_build_verify_inspect_and_stats_agree_with_the_command(cache: Path, tmp_
         assert checked["sound"] and checked["deep"] is deep
 
 
+def test_balance_is_the_commands(cache: Path, copy_cache) -> None:
+    cache = copy_cache(cache)
+    stoker.pack(cache, max_tokens=1024, name="for-balance", progress=False)
+    for given, words in (
+        ({"ranks": 2}, ["--ranks", 2]),
+        (
+            {"ranks": 2, "batch_size": 4, "nodes": 2, "split": "train", "pack": "for-balance"},
+            ["--ranks", 2, "--batch-size", 4, "--nodes", 2, "--split", "train", "--pack", "for-balance"],
+        ),
+    ):
+        ended = command("stats", cache, "--balance", *words, "--json")
+        assert ended.returncode == 0, ended.stderr
+        assert stoker.stats(cache, balance=True, **given) == json.loads(ended.stdout)
+    assert stoker.stats(cache) == json.loads(command("stats", cache, "--json").stdout)
+    for wrong, words in (
+        ({"balance": True}, "--ranks"),
+        ({"ranks": 2}, "--balance"),
+        ({"balance": True, "ranks": 2, "batch_size": 3}, "3"),
+        ({"balance": True, "ranks": 2, "split": "none"}, "none"),
+    ):
+        with pytest.raises(stoker.errors.StokerError, match=words):
+            stoker.stats(cache, **wrong)
+
+
 def test_every_option_reaches_the_command(tmp_path: Path) -> None:
     plan = stoker.build(
         [SOURCE / "llava.jsonl", str(SOURCE / "vqa.jsonl")],

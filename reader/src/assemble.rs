@@ -11,7 +11,7 @@ use crate::batch::{Layout, Tensor};
 use crate::batch_plan::BatchPlan;
 use crate::dummy;
 use crate::error::{Error, Result};
-use crate::expand::{FloatTable, Pixels, expand_bytes};
+use crate::expand::{Pixels, expand_bytes};
 use crate::model::Model;
 use crate::open_files::FileId;
 use crate::rows::Rows;
@@ -274,12 +274,8 @@ impl Maker<'_> {
             let patches = &mut scratch.patches[..bytes];
             rows.image(sample, *image, &entry, patches)?;
             scratch.read += started.elapsed();
-            let table: &FloatTable = model
-                .float_table
-                .as_ref()
-                .ok_or(Error::Internal("a float table"))?;
             expand_bytes(
-                table,
+                &model.float_table,
                 look.pixels,
                 patches,
                 model.patch_area(),

@@ -26,6 +26,9 @@ const UNBALANCED: Dealing = Dealing {
     dummy_image: false,
 };
 
+/// What is wrong with a cursor that no program wrote so.
+const OTHER_FIELDS: &str = "a field is unknown or missing in its version";
+
 const GEOMETRY_CONTEXT: &[u8] = b"stoker cursor geometry 1\n";
 
 /// Where a run stands, independent of ranks and nodes.
@@ -105,9 +108,7 @@ impl Cursor {
             last: options.last.to_string(),
             epoch: at.epoch,
             position: at.position,
-            given: (2..=MAX_COUNTED_CACHES)
-                .contains(&schedule.quotas().len())
-                .then(|| schedule.given(at)),
+            given: counts(schedule).then(|| schedule.given(at)),
             within: None,
             check: None,
         })
@@ -183,7 +184,8 @@ impl Cursor {
         let dealing = fields.within.as_ref().map(|within| &within.dealing);
         let fits = match fields.version {
             1 => {
-                fields.order.is_none()
+                fields.pack.is_none()
+                    && fields.order.is_none()
                     && fields.given.is_none()
                     && dealing.is_none_or(Option::is_none)
             }
@@ -191,7 +193,7 @@ impl Cursor {
             _ => return Err(damaged("unknown version")),
         };
         if !fits {
-            return Err(damaged("a field is unknown or missing in its version"));
+            return Err(damaged(OTHER_FIELDS));
         }
         Ok(Self(fields))
     }
@@ -210,7 +212,7 @@ impl Cursor {
     ///
     /// # Errors
     /// [`OrderError::OtherCursor`] naming the first thing that differs; [`OrderError::Uncounted`] if weights differ and the
-    /// cursor does not say what each cache gave.
+    /// cursor does not say what each cache gave; [`OrderError::DamagedCursor`] if it should say so, or should not.
     pub fn schedule(&self, schedule: &Schedule, reweight: bool) -> Result<Schedule, OrderError> {
         self.check_options(schedule)?;
         let (saved, own) = (self.0.weights, schedule.weights_hash());
@@ -231,7 +233,7 @@ impl Cursor {
         start.going_on(self.at(), given)
     }
 
-    /// Fails if it was saved with other data or options than those of `schedule`.
+    /// Fails if it was saved with other data or options than those of `schedule`, or cannot have been.
     fn check_options(&self, schedule: &Schedule) -> Result<(), OrderError> {
         let fields = &self.0;
         let options = schedule.options();
@@ -242,6 +244,9 @@ impl Cursor {
             unit_kind(given),
         )?;
         differs(Difference::Data, fields.data, schedule.data_hash())?;
+        if fields.version == VERSION && fields.given.is_some() != counts(schedule) {
+            return Err(OrderError::DamagedCursor { what: OTHER_FIELDS });
+        }
         differs(Difference::Seed, fields.seed, options.seed)?;
         let shuffle = options.shuffle.name();
         differs(Difference::Shuffle, &*fields.shuffle, shuffle)?;
@@ -340,6 +345,11 @@ fn geometry(world: &World, placement: &Placement) -> ContentHash {
     }
     hasher.update(&placement.hash().0);
     hasher.finish()
+}
+
+/// Whether cursors of a schedule count the units of each cache.
+fn counts(schedule: &Schedule) -> bool {
+    (2..=MAX_COUNTED_CACHES).contains(&schedule.quotas().len())
 }
 
 /// What a position counts, in words.

@@ -6,13 +6,14 @@
 use stoker_formats::Counts;
 
 use crate::assign::{Assignment, assign, ranks_of_nodes, sets};
-use crate::balance::{Bins, Cost, Filled, costs, heaviest_first, plus, weight};
+use crate::balance::{Bins, Cost, costs, heaviest_first, plus, weight};
 use crate::flow::{self, Group};
 use crate::modality::ImageSteps;
 use crate::options::{Balance, Dealing, Modalities};
 use crate::order_error::OrderError;
 use crate::placement::Placement;
 use crate::schedule::GlobalBatch;
+use crate::swap::{Filled, WORD};
 use crate::world::World;
 
 /// Assigns the units of `batch`, whose rows have `counts`, to the ranks of `world`.
@@ -61,7 +62,9 @@ pub fn deal(
     };
     let mut order = heaviest_first(&costs);
     if steps.is_some() {
-        order.sort_by_key(|row| !images[*row as usize]);
+        let (first, others): (Vec<u32>, Vec<u32>) =
+            order.iter().partition(|row| images[**row as usize]);
+        order = [first, others].concat();
     }
     let ranks = ranks_of_nodes(world);
     let mut dealer = Dealer {
@@ -103,9 +106,10 @@ struct Dealer<'a> {
 struct HeldBy {
     /// The group of each row; two groups more are of rows that no node holds and that all do.
     group: Vec<u32>,
-    nodes: usize,
-    /// For each group and node whether it is held there.
-    held: Vec<bool>,
+    /// Words of a group.
+    words: usize,
+    /// For each group a bit for each node that holds it.
+    held: Vec<u64>,
     /// Whether every set is held by one node and every unit can be read there: then nothing moves between nodes.
     fixed: bool,
 }
@@ -155,20 +159,22 @@ impl Dealer<'_> {
 
     /// Gives each of `rows` the node that is lightest with it, of those that have a place for its group or are free.
     fn place(&mut self, rows: &[u32], groups: &mut [Group], room: &mut [u32], load: &mut [Cost]) {
+        let numbers = flow::numbers(groups);
         for row in rows {
             let row = *row as usize;
             let cost = self.costs[row];
-            let number = self.sets[row]
-                .and_then(|set| groups.binary_search_by_key(&set, |group| group.set).ok());
-            let mut best: Option<(usize, Option<usize>)> = None;
+            let number = self.sets[row].and_then(|set| *numbers.get(set as usize)?);
+            // What the best node weighs with the row, which it is, and the place of its group there.
+            let mut best: Option<(i32, usize, Option<usize>)> = None;
             let mut offer = |node: usize, slot| {
-                let with = |node: usize, other: usize| {
-                    u64::from(weight(plus(load[node], cost))) * self.ranks[other].len() as u64
+                let with = weight(plus(load[node], cost));
+                let lighter = |(least, other, _): (i32, usize, _)| {
+                    let ranks = |node: usize| self.ranks[node].len() as i64;
+                    let (with, least) = (i64::from(with), i64::from(least));
+                    (with * ranks(other), node) < (least * ranks(node), other)
                 };
-                if best
-                    .is_none_or(|(other, _)| (with(node, other), node) < (with(other, node), other))
-                {
-                    best = Some((node, slot));
+                if best.is_none_or(lighter) {
+                    best = Some((with, node, slot));
                 }
             };
             let mut free = true;
@@ -188,7 +194,7 @@ impl Dealer<'_> {
                     }
                 }
             }
-            let Some((node, slot)) = best else {
+            let Some((_, node, slot)) = best else {
                 unreachable!("rows are as many as places");
             };
             match (number, slot) {
@@ -209,139 +215,147 @@ impl Dealer<'_> {
     fn deal_to_ranks(&self, held: &HeldBy) -> Vec<u32> {
         let each = self.world.rank_units() as usize;
         let mut dealt = vec![0; self.order.len()];
-        let mut load = vec![[0; 2]; self.world.world_size() as usize];
         let mut of_node = vec![Vec::new(); self.ranks.len()];
         for row in &self.order {
             of_node[self.nodes[*row as usize] as usize].push(*row);
         }
+        let (least, most) = self.steps.map_or((0, 0), |steps| (steps.least, steps.most));
+        let mut bins = Bins::default();
         for (ranks, rows) in self.ranks.iter().zip(&of_node) {
             let mut taken = vec![0; ranks.len()];
-            let limits = self.steps.map(|steps| (steps.least, steps.most));
-            let bins = self.spread(rows, ranks.len(), each, limits, |row, bin| {
+            bins.clear(ranks.iter().map(|_| (most, least)));
+            self.spread(&mut bins, rows, each as u32, |row, bin| {
                 dealt[ranks[bin] * each + taken[bin]] = row;
                 taken[bin] += 1;
             });
-            for (rank, bin) in ranks.iter().zip(bins.load) {
-                load[*rank] = bin;
-            }
         }
-        let mut filled = Filled {
-            costs: &self.costs,
-            rows: &mut dealt,
-            each,
-            load,
-            places: self.world.nodes(),
-            apart: held.fixed,
-        };
         let nodes = self.world.nodes();
-        filled.even_out(|a, in_a, b, in_b| {
-            let (at_a, at_b) = (nodes[in_a], nodes[in_b]);
-            let like = self.images[a as usize] == self.images[b as usize];
-            let local = |row: u32, node: u32| u8::from(held.is_local(row, node));
-            let keeps = || {
-                at_a == at_b || local(a, at_b) + local(b, at_a) >= local(a, at_a) + local(b, at_b)
-            };
-            like && keeps()
-        });
-        dealt
+        let of = |row: u32| {
+            let row = row as usize;
+            (self.costs[row], self.images[row])
+        };
+        let home = (!held.fixed).then_some(|row, word| held.nodes(row, word));
+        let mut filled = Filled::new(dealt, each, nodes, of, home);
+        filled.even_out();
+        filled.into_rows()
     }
 
-    /// Fills `count` bins of `each` rows with `rows`, those with images first and so that every bin has as many as `limits` say.
-    fn spread(
-        &self,
-        rows: &[u32],
-        count: usize,
-        each: usize,
-        limits: Option<(u32, u32)>,
-        mut put: impl FnMut(u32, usize),
-    ) -> Bins {
+    /// Fills `bins` with `rows`, those with images first, for which there is room as it is; then there is room for `each` in
+    /// every bin.
+    fn spread(&self, bins: &mut Bins, rows: &[u32], each: u32, mut put: impl FnMut(u32, usize)) {
         let first_text = rows.partition_point(|row| self.images[*row as usize]);
         let (images, texts) = rows.split_at(first_text);
-        let (least, most) = limits.unwrap_or_default();
-        let mut bins = Bins {
-            load: vec![[0; 2]; count],
-            room: vec![most; count],
-            need: vec![least; count],
-        };
-        if !images.is_empty() {
-            bins.spread(images, &self.costs, &mut put);
-        }
-        for room in &mut bins.room {
-            *room = each as u32 - (most - *room);
-        }
-        bins.need.fill(0);
+        bins.spread(images, &self.costs, &mut put);
+        bins.fill_up(each);
         bins.spread(texts, &self.costs, put);
-        bins
     }
 
     /// Divides the rows of each rank into micro-batches.
     fn to_micro_batches(&self, dealt: Vec<u32>, held: &HeldBy) -> Assignment {
         let each = self.world.rank_units() as usize;
-        let micro = self.world.micro_batch_size() as usize;
-        let mut rows = Vec::with_capacity(dealt.len());
+        let mut ranks = vec![0; dealt.len()];
+        for (rank, rows) in dealt.chunks(each).enumerate() {
+            for row in rows {
+                ranks[*row as usize] = rank;
+            }
+        }
+        // The rows of a rank in the order in which they are dealt.
+        let mut of_rank = dealt;
+        let mut taken = vec![0; of_rank.len() / each];
+        for row in &self.order {
+            let rank = ranks[*row as usize];
+            of_rank[rank * each + taken[rank]] = *row;
+            taken[rank] += 1;
+        }
+        let mut steps = Steps::new(self);
+        let mut rows = Vec::with_capacity(of_rank.len());
         let mut remote = 0;
-        for (of_rank, node) in dealt.chunks(each).zip(self.world.nodes()) {
-            for row in self.in_steps(of_rank, micro) {
-                remote += usize::from(!held.is_local(row, *node));
-                rows.push(self.batch.units[row as usize]);
+        for (of_rank, node) in of_rank.chunks(each).zip(self.world.nodes()) {
+            for row in steps.divide(self, of_rank) {
+                remote += usize::from(!held.is_local(*row, *node));
+                rows.push(self.batch.units[*row as usize]);
             }
         }
         Assignment::new(rows, each, remote)
     }
+}
+
+/// The micro-batches of a rank.
+struct Steps {
+    micro: usize,
+    /// How many have images.
+    with_images: usize,
+    /// Rows with images that each of these can take, and needs.
+    room: (u32, u32),
+    bins: Bins,
+    /// The rows of each.
+    rows: Vec<Vec<u32>>,
+    /// In the order in which they follow each other.
+    order: Vec<usize>,
+    found: Vec<u32>,
+}
+
+impl Steps {
+    fn new(dealer: &Dealer<'_>) -> Self {
+        let count = dealer.world.micro_batches() as usize;
+        let micro = dealer.world.micro_batch_size() as usize;
+        Self {
+            micro,
+            with_images: dealer.steps.map_or(0, |steps| steps.steps as usize),
+            room: dealer
+                .steps
+                .map_or((0, 0), |steps| (steps.most_each, steps.least_each)),
+            bins: Bins::default(),
+            rows: vec![Vec::with_capacity(micro); count],
+            order: Vec::with_capacity(count),
+            found: Vec::with_capacity(count * micro),
+        }
+    }
 
     /// The rows of one rank, micro-batch by micro-batch: the heaviest first, as on every rank, and those with images before
     /// those without; in each by position.
-    fn in_steps(&self, rows: &[u32], micro: usize) -> Vec<u32> {
-        let count = rows.len() / micro;
-        let mut rows = rows.to_vec();
-        rows.sort_unstable_by_key(|row| {
-            let row = *row as usize;
-            (!self.images[row], !weight(self.costs[row]), row)
-        });
-        let mut bins: Vec<Vec<u32>> = vec![Vec::with_capacity(micro); count];
-        let first_text = rows.partition_point(|row| self.images[*row as usize]);
-        let with_images = self.steps.map_or(0, |steps| steps.steps as usize);
-        let (images, texts) = rows.split_at(first_text);
-        let mut cells = Bins {
-            load: vec![[0; 2]; count],
-            room: vec![0; count],
-            need: vec![0; count],
+    fn divide(&mut self, dealer: &Dealer<'_>, of_rank: &[u32]) -> &[u32] {
+        let (rows, bins) = (&mut self.rows, &mut self.bins);
+        rows.iter_mut().for_each(Vec::clear);
+        let room = |step| {
+            if step < self.with_images {
+                self.room
+            } else {
+                (0, 0)
+            }
         };
-        if let Some(steps) = self.steps {
-            cells.room[..with_images].fill(steps.most_each);
-            cells.need[..with_images].fill(steps.least_each);
-            cells.spread(images, &self.costs, |row, bin| bins[bin].push(row));
+        bins.clear((0..rows.len()).map(room));
+        dealer.spread(bins, of_rank, self.micro as u32, |row, step| {
+            rows[step].push(row);
+        });
+        self.order.clear();
+        self.order.extend(0..rows.len());
+        self.order
+            .sort_by_key(|step| (*step >= self.with_images, !weight(bins.load(*step))));
+        self.found.clear();
+        for step in &self.order {
+            rows[*step].sort_unstable();
+            self.found.extend_from_slice(&rows[*step]);
         }
-        for (room, bin) in cells.room.iter_mut().zip(&bins) {
-            *room = (micro - bin.len()) as u32;
-        }
-        cells.need.fill(0);
-        cells.spread(texts, &self.costs, |row, bin| bins[bin].push(row));
-        let mut steps: Vec<usize> = (0..count).collect();
-        steps.sort_by_key(|step| (*step >= with_images, !weight(cells.load[*step])));
-        let mut out = Vec::with_capacity(rows.len());
-        for step in steps {
-            bins[step].sort_unstable();
-            out.extend_from_slice(&bins[step]);
-        }
-        out
+        &self.found
     }
 }
 
 impl HeldBy {
     fn new(groups: &[Group], sets: &[Option<u32>], batch: &GlobalBatch, nodes: usize) -> Self {
-        let mut held = vec![false; (groups.len() + 2) * nodes];
+        let words = nodes.div_ceil(WORD);
+        let mut held = vec![0; (groups.len() + 2) * words];
         for (number, group) in groups.iter().enumerate() {
             for node in &group.nodes {
-                held[number * nodes + node] = true;
+                held[number * words + node / WORD] |= 1 << (node % WORD);
             }
         }
         // A padding row is at home everywhere.
         let (nowhere, everywhere) = (groups.len(), groups.len() + 1);
-        held[everywhere * nodes..].fill(true);
+        held[everywhere * words..].fill(u64::MAX);
+        let numbers = flow::numbers(groups);
         let group = sets.iter().zip(&batch.units).map(|(set, unit)| {
-            let number =
-                set.and_then(|set| groups.binary_search_by_key(&set, |group| group.set).ok());
+            let number = set.and_then(|set| *numbers.get(set as usize)?);
             match unit {
                 Some(_) => number.unwrap_or(nowhere) as u32,
                 None => everywhere as u32,
@@ -352,14 +366,20 @@ impl HeldBy {
             .all(|group| group.nodes.len() == 1 && group.left == 0);
         Self {
             group: group.collect(),
-            nodes,
+            words,
             held,
             fixed: alone && sets.iter().all(Option::is_some),
         }
     }
 
-    fn is_local(&self, row: u32, node: u32) -> bool {
+    /// A bit for each of the nodes of `word` that hold a row.
+    fn nodes(&self, row: u32, word: usize) -> u64 {
         let group = self.group[row as usize] as usize;
-        self.held[group * self.nodes + node as usize]
+        self.held[group * self.words + word]
+    }
+
+    fn is_local(&self, row: u32, node: u32) -> bool {
+        let node = node as usize;
+        self.nodes(row, node / WORD) >> (node % WORD) & 1 == 1
     }
 }

@@ -1,16 +1,18 @@
 //! A micro-batch on its way to a GPU, or there.
 //!
 //! Owns the way from the upload into the consumer's tensors. Invariant: the schema is that of the same batch on the host;
-//! its memory is reached by [`DeviceBatch::write`] alone.
+//! its memory is reached by its reader alone, which writes it once.
 
 use crate::batch::{Batch, PIXELS, Tensor};
 use crate::device::{CudaUpload, Patches, Target, Upload};
 use crate::error::Result;
 use crate::unit::Unit;
 
-/// A micro-batch of one rank on a GPU. It takes a slot there until it is written or dropped.
+/// A micro-batch of one rank on a GPU. It takes a slot there until it is delivered.
 #[derive(Debug)]
 pub struct DeviceBatch {
+    pub(crate) number: u64,
+    pub(crate) borders: Option<Vec<i32>>,
     pub(crate) upload: CudaUpload,
     /// As it was put together, but for its bytes.
     pub(crate) batch: Batch,
@@ -26,11 +28,20 @@ impl DeviceBatch {
         &self.tensors
     }
 
-    /// Writes each tensor into its target, in the order of the targets' streams, and comes back at once.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if the targets are not one for each tensor, of its size, or the device fails.
-    pub fn write(mut self, targets: Vec<Target<'_>>) -> Result<()> {
+    /// Tells it from all other batches of its reader.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The values of `cu_seqlens`, for who would wait for the GPU otherwise; none where rows are padded.
+    #[must_use]
+    pub fn borders(&self) -> Option<&[i32]> {
+        self.borders.as_deref()
+    }
+
+    /// Writes each tensor into its target.
+    pub(crate) fn write(mut self, targets: Vec<Target<'_>>) -> Result<()> {
         if targets.len() != self.tensors.len() {
             let what = "a batch is written into one target for each tensor";
             return Err(self.upload.refused(what));

@@ -1,7 +1,7 @@
 //! A reader whose batches are on a GPU before they are asked for.
 //!
-//! Owns what is on its way to the GPU. Invariant: the cursor counts what was delivered, whatever was uploaded ahead, and an
-//! error comes after all batches before it.
+//! Owns what is on its way to the GPU. Invariant: the cursor counts what was delivered, that is written into the consumer's
+//! tensors, whatever was uploaded ahead; until then a batch stays the next one. An error comes after all batches before it.
 //!
 //! Threads of the reader put batches together in page-locked memory, with patches as they are stored. When one is
 //! delivered, the copy of the next one is started if it is ready, so that it runs beside the consumer's work. Waiting for
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::batch::{Batch, Dtype, PIXELS};
 use crate::cursor::{Cursor, Resume};
-use crate::device::{CudaDevice, DeviceOptions, Patches};
+use crate::device::{CudaDevice, DeviceOptions, Patches, Target};
 use crate::device_batch::DeviceBatch;
 use crate::error::{Error, Result};
 use crate::expand::Pixels;
@@ -33,9 +33,9 @@ const SLOT_BYTES: usize = 2 << 20;
 
 /// What [`DeviceReader::next_batch`] gives.
 #[derive(Debug)]
-pub enum DeviceStep {
-    /// A micro-batch.
-    Batch(Box<DeviceBatch>),
+pub enum DeviceStep<'a> {
+    /// A micro-batch, to be written by [`DeviceReader::deliver`].
+    Batch(&'a DeviceBatch),
     /// The epoch is over; the next call begins the next one.
     EpochEnd,
     /// Nothing was ready in time; the next call goes on waiting.
@@ -45,8 +45,10 @@ pub enum DeviceStep {
 /// Delivers the micro-batches of one rank on its GPU.
 #[derive(Debug)]
 pub struct DeviceReader {
-    /// Uploads that were started, or why one was not, with the place after each.
-    ahead: VecDeque<(Result<DeviceStep>, Resume)>,
+    /// Uploads that were started, or why one was not, with the place after each; none where an epoch ends.
+    ahead: VecDeque<(Result<Option<DeviceBatch>>, Resume)>,
+    /// Batches that were uploaded.
+    sent: u64,
     reader: Reader,
     device: CudaDevice,
     pixels: Pixels,
@@ -65,10 +67,11 @@ impl DeviceReader {
         let mut opened = None;
         let reader = Reader::open_in(options, KEPT_BYTES, |model| {
             let options = DeviceOptions {
-                staging: 1,
+                // Batches are put together in the pool's memory.
+                staging: 0,
                 slots: SLOTS,
                 bytes: SLOT_BYTES,
-                table: model.float_table.clone(),
+                table: Some(model.float_table.clone()),
             };
             let device = opened.insert(CudaDevice::open(ordinal, &options)?);
             Ok(device.source())
@@ -76,6 +79,7 @@ impl DeviceReader {
         let device = opened.ok_or(Error::Internal("the device of a reader"))?;
         Ok(Self {
             ahead: VecDeque::with_capacity(AHEAD),
+            sent: 0,
             reader,
             device,
             pixels,
@@ -84,13 +88,13 @@ impl DeviceReader {
         })
     }
 
-    /// The next micro-batch. Waits at most `timeout`, or without end, for it to be read; never for its upload, which the
-    /// consumer's stream waits for.
+    /// The next micro-batch, the same one until it is delivered. Waits at most `timeout`, or without end, for it to be read;
+    /// never for its upload, which the consumer's stream waits for.
     ///
     /// # Errors
     /// As [`Reader::next_batch`], and [`Error::Device`]. After an error only [`restore`](Self::restore) and
     /// [`seek`](Self::seek) go on.
-    pub fn next_batch(&mut self, timeout: Option<Duration>) -> Result<DeviceStep> {
+    pub fn next_batch(&mut self, timeout: Option<Duration>) -> Result<DeviceStep<'_>> {
         self.reader.check_process()?;
         if let Some(first) = &self.first_fault {
             return Err(Error::Stopped {
@@ -110,27 +114,68 @@ impl DeviceReader {
             let step = self.reader.next_batch(Some(Duration::ZERO));
             self.start(step);
         }
-        let (step, after) = self.ahead.pop_front().ok_or(Error::Internal("an upload"))?;
-        match &step {
-            Ok(_) => self.at = after,
-            Err(fault) => self.first_fault = Some(fault.to_string()),
+        match self.ahead.pop_front() {
+            Some((Ok(None), after)) => {
+                self.at = after;
+                Ok(DeviceStep::EpochEnd)
+            }
+            Some((Err(fault), _)) => Err(self.stopped(fault)),
+            Some(batch) => {
+                self.ahead.push_front(batch);
+                self.pending()
+                    .map(DeviceStep::Batch)
+                    .ok_or(Error::Internal("a batch that waits"))
+            }
+            None => Err(Error::Internal("an upload")),
         }
-        step
+    }
+
+    /// The next micro-batch, if its upload has begun.
+    #[must_use]
+    pub fn pending(&self) -> Option<&DeviceBatch> {
+        match self.ahead.front() {
+            Some((Ok(Some(batch)), _)) if self.first_fault.is_none() => Some(batch),
+            _ => None,
+        }
+    }
+
+    /// Writes each tensor of the next micro-batch, the one that [`next_batch`](Self::next_batch) gave, into its target, in the
+    /// order of the targets' streams, and comes back at once. From then on it counts as delivered.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if there is no such batch, the targets are not one for each tensor, of its size, or the device fails.
+    /// Nothing was delivered then, and the reader has stopped as after an error of [`next_batch`](Self::next_batch), so that
+    /// this rank does not go a batch further than others.
+    pub fn deliver(&mut self, targets: Vec<Target<'_>>) -> Result<()> {
+        self.reader.check_process()?;
+        let waits = self.pending().is_some();
+        match self.ahead.pop_front().filter(|_| waits) {
+            Some((Ok(Some(batch)), after)) => {
+                batch.write(targets).map_err(|fault| self.stopped(fault))?;
+                self.at = after;
+                Ok(())
+            }
+            _ => Err(self.stopped(self.device.refused("there is no batch to write"))),
+        }
+    }
+
+    /// Notes that an error was told.
+    fn stopped(&mut self, fault: Error) -> Error {
+        self.first_fault = Some(fault.to_string());
+        fault
     }
 
     /// Starts the upload of what the reader gave.
     fn start(&mut self, step: Result<Step>) {
         let started = step.and_then(|step| match step {
-            Step::Batch(batch) => self
-                .send(batch)
-                .map(|sent| DeviceStep::Batch(Box::new(sent))),
-            Step::EpochEnd => Ok(DeviceStep::EpochEnd),
+            Step::Batch(batch) => self.send(batch).map(Some),
+            Step::EpochEnd => Ok(None),
             Step::TimedOut => Err(Error::Internal("a batch that is ready")),
         });
         self.ahead.push_back((started, self.reader.at()));
     }
 
-    fn send(&self, mut batch: Batch) -> Result<DeviceBatch> {
+    fn send(&mut self, mut batch: Batch) -> Result<DeviceBatch> {
         let model = self.reader.model();
         let mut patches = Patches {
             offset: 0,
@@ -148,7 +193,14 @@ impl DeviceReader {
             (patches.count, patches.offset) = (*count, tensor.offset);
             tensor.dtype = Dtype::from(self.pixels);
         }
+        let borders = batch.tensor("cu_seqlens").map(|tensor| {
+            let (words, _) = batch.bytes(tensor).as_chunks::<4>();
+            words.iter().map(|word| i32::from_ne_bytes(*word)).collect()
+        });
+        self.sent += 1;
         Ok(DeviceBatch {
+            number: self.sent,
+            borders,
             upload: self.device.send(&mut batch.buffer)?,
             batch,
             tensors,

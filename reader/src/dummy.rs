@@ -10,7 +10,7 @@ use stoker_formats::{Counts, IGNORED_LABEL};
 use crate::assemble::{Look, Parts, fill, pad, put};
 use crate::assign::Assignment;
 use crate::batch::Sizes;
-use crate::expand::{Pixels, expand_bytes};
+use crate::expand::expand_bytes;
 use crate::model::Model;
 use crate::schedule::GlobalBatch;
 use crate::unit::Unit;
@@ -80,17 +80,14 @@ pub(crate) fn write(parts: &mut Parts<'_>, at: usize, packed: bool, model: &Mode
     });
     put(parts.grids, 0, grid.into_iter().map(i64::from));
     let black = vec![0; patches(model) * model.patch_bytes()];
-    match &model.float_table {
-        Some(table) if look.pixels != Pixels::U8 => expand_bytes(
-            table,
-            look.pixels,
-            &black,
-            model.patch_area(),
-            model.temporal_patch_size,
-            parts.pixels,
-        ),
-        _ => parts.pixels.fill(0),
-    }
+    expand_bytes(
+        &model.float_table,
+        look.pixels,
+        &black,
+        model.patch_area(),
+        model.temporal_patch_size,
+        parts.pixels,
+    );
     if !packed {
         let length = parts.length;
         pad(parts, at + TOKENS, at + length, model, look);

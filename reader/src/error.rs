@@ -86,6 +86,18 @@ pub enum Error {
         /// The field.
         field: &'static str,
     },
+    /// A recipe says a size that no model has.
+    #[error("the cache in `{}` has its `{field}` out of range 1 to {most}: `{given}`", root.display())]
+    RecipeRange {
+        /// The cache's folder.
+        root: PathBuf,
+        /// The field.
+        field: &'static str,
+        /// The largest that is taken.
+        most: u32,
+        /// The value.
+        given: String,
+    },
     /// Caches of one mixture were made for different models.
     #[error("different {what} in `{}` and `{}`", one.display(), other.display())]
     OtherModel {
@@ -279,7 +291,9 @@ impl Error {
             | Self::Thread { .. }
             | Self::Panicked { .. }
             | Self::Internal(_) => None,
-            Self::Recipe { .. } => Some("build the cache again with this version"),
+            Self::Recipe { .. } | Self::RecipeRange { .. } => {
+                Some("build the cache again with this version")
+            }
             Self::OtherModel { .. } => {
                 Some("mix caches that were built with the same model and image options")
             }

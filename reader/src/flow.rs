@@ -29,6 +29,16 @@ pub(crate) fn largest(sets: &[Option<u32>], placement: &Placement, room: &mut [u
     groups
 }
 
+/// The number in `groups` of the group of each set.
+pub(crate) fn numbers(groups: &[Group]) -> Vec<Option<usize>> {
+    let sets = groups.last().map_or(0, |group| group.set as usize + 1);
+    let mut numbers = vec![None; sets];
+    for (number, group) in groups.iter().enumerate() {
+        numbers[group.set as usize] = Some(number);
+    }
+    numbers
+}
+
 /// One group for each set of nodes that occurs, in the order of the sets.
 fn groups(sets: &[Option<u32>], placement: &Placement, num_nodes: usize) -> Vec<Group> {
     let mut sorted: Vec<u32> = sets.iter().copied().flatten().collect();

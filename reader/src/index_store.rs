@@ -40,10 +40,13 @@ impl Source {
         else {
             return Ok(None);
         };
-        let path = path(files, *id);
         let file = open.get(
             *id,
-            || open_sized(&path, entry.bytes, |path| std::fs::File::open(path)),
+            || {
+                open_sized(&path(files, *id), entry.bytes, |path| {
+                    std::fs::File::open(path)
+                })
+            },
             || Ok(()),
         );
         // Only the text of the error survives here; it names the file.
@@ -193,15 +196,19 @@ impl IndexStore {
         })
     }
 
+    /// A fault of an index, told with its file.
+    fn fault(&self, kind: FileKind, partition: u32, error: stoker_formats::Error) -> Error {
+        Error::formats(&path(&self.files, self.id(kind, partition)))(error)
+    }
+
     fn sample_index(&self, partition: u32) -> Result<&SampleIndex<Source>> {
         let slot = self.slot(&self.samples, partition)?;
         if let Some(index) = slot.get() {
             return Ok(index);
         }
         let kind = FileKind::SampleIndex;
-        let path = path(&self.files, self.id(kind, partition));
-        let index =
-            SampleIndex::open(self.source(kind, partition)?).map_err(Error::formats(&path))?;
+        let index = SampleIndex::open(self.source(kind, partition)?)
+            .map_err(|error| self.fault(kind, partition, error))?;
         self.check_same(kind, partition, (index.partition(), index.len()))?;
         Ok(slot.get_or_init(|| index))
     }
@@ -212,9 +219,8 @@ impl IndexStore {
             return Ok(index);
         }
         let kind = FileKind::ImageIndex;
-        let path = path(&self.files, self.id(kind, partition));
-        let index =
-            ImageIndex::open(self.source(kind, partition)?).map_err(Error::formats(&path))?;
+        let index = ImageIndex::open(self.source(kind, partition)?)
+            .map_err(|error| self.fault(kind, partition, error))?;
         self.check_same(kind, partition, (index.partition(), index.len()))?;
         Ok(slot.get_or_init(|| index))
     }
@@ -233,10 +239,9 @@ impl IndexStore {
         row: u64,
         found: io::Result<Option<T>>,
     ) -> Result<T> {
-        let found = found.map_err(Error::io(
-            "read",
-            &path(&self.files, self.id(kind, partition)),
-        ))?;
+        let found = found.map_err(|error| {
+            Error::io("read", &path(&self.files, self.id(kind, partition)))(error)
+        })?;
         found.ok_or(Error::NoRow {
             kind: kind.rows(),
             partition,

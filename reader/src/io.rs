@@ -43,12 +43,12 @@ impl Backend {
         (Self::Mmap, "mmap"),
     ];
 
-    /// The trait object that does it.
-    pub(crate) fn make(self) -> Box<dyn ReadShard> {
+    /// The trait object that does it. `fills` says that the page cache can keep what is read.
+    pub(crate) fn make(self, fills: bool) -> Box<dyn ReadShard> {
         match self {
-            Self::Pread => Box::new(Pread),
+            Self::Pread => Box::new(Pread { fills }),
             Self::Direct => Box::new(Direct),
-            Self::Mmap => Box::new(Mmap),
+            Self::Mmap => Box::new(Mmap { fills }),
         }
     }
 }
@@ -72,6 +72,9 @@ impl FromStr for Backend {
     }
 }
 
+/// What is shown each piece of a read; none where nobody looks.
+pub(crate) type Seen<'a> = Option<&'a mut dyn FnMut(&[u8])>;
+
 /// A way to read image shards.
 pub(crate) trait ReadShard: Send + Sync + fmt::Debug {
     /// Opens a shard for this way of reading.
@@ -79,18 +82,31 @@ pub(crate) trait ReadShard: Send + Sync + fmt::Debug {
         File::open(path)
     }
 
-    /// Fills `into` from `offset` of the file; `seen` gets every piece in order, with where it stands in `into`.
-    fn read(
-        &self,
-        file: &OpenFile,
-        offset: u64,
-        into: &mut [u8],
-        seen: &mut dyn FnMut(&mut [u8]),
-    ) -> io::Result<()>;
+    /// Fills `into` from `offset` of the file; `seen` gets every piece in order.
+    fn read(&self, file: &OpenFile, offset: u64, into: &mut [u8], seen: Seen<'_>)
+    -> io::Result<()>;
+}
+
+/// Has `into` filled in order: at once, or in pieces if somebody looks.
+fn in_pieces(
+    into: &mut [u8],
+    seen: Seen<'_>,
+    mut fill: impl FnMut(&mut [u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let Some(seen) = seen else {
+        return fill(into);
+    };
+    for piece in into.chunks_mut(PIECE) {
+        fill(piece)?;
+        seen(piece);
+    }
+    Ok(())
 }
 
 #[derive(Debug)]
-struct Pread;
+struct Pread {
+    fills: bool,
+}
 
 impl ReadShard for Pread {
     fn read(
@@ -98,15 +114,17 @@ impl ReadShard for Pread {
         file: &OpenFile,
         offset: u64,
         into: &mut [u8],
-        seen: &mut dyn FnMut(&mut [u8]),
+        seen: Seen<'_>,
     ) -> io::Result<()> {
+        if self.fills {
+            file.fill(offset, into.len() as u64);
+        }
         let mut at = offset;
-        for piece in into.chunks_mut(PIECE) {
+        in_pieces(into, seen, |piece| {
             file.file().read_exact_at(piece, at)?;
             at += piece.len() as u64;
-            seen(piece);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 
@@ -139,7 +157,7 @@ impl ReadShard for Direct {
         file: &OpenFile,
         offset: u64,
         into: &mut [u8],
-        seen: &mut dyn FnMut(&mut [u8]),
+        mut seen: Seen<'_>,
     ) -> io::Result<()> {
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.resize(DIRECT_READ + BLOCK, 0);
@@ -161,7 +179,9 @@ impl ReadShard for Direct {
                 let (now, later) = rest.split_at_mut(take);
                 for (piece, from) in now.chunks_mut(PIECE).zip(scratch[skip..].chunks(PIECE)) {
                     piece.copy_from_slice(&from[..piece.len()]);
-                    seen(piece);
+                    if let Some(seen) = &mut seen {
+                        seen(piece);
+                    }
                 }
                 at += take as u64;
                 rest = later;
@@ -189,7 +209,9 @@ fn read_at_least(file: &File, into: &mut [u8], offset: u64, wanted: usize) -> io
 }
 
 #[derive(Debug)]
-struct Mmap;
+struct Mmap {
+    fills: bool,
+}
 
 impl ReadShard for Mmap {
     fn read(
@@ -197,19 +219,23 @@ impl ReadShard for Mmap {
         file: &OpenFile,
         offset: u64,
         into: &mut [u8],
-        seen: &mut dyn FnMut(&mut [u8]),
+        seen: Seen<'_>,
     ) -> io::Result<()> {
         let mapping: &Mapping = file.mapping()?;
         let from = mapping.bytes(offset, into.len() as u64)?;
-        if into.len() > PIECE {
+        if self.fills {
+            file.fill(offset, into.len() as u64);
+        } else if into.len() > PIECE {
             // One request for all of it, instead of a fault and a small read ahead at a time.
             mapping.will_need(offset, into.len() as u64);
         }
-        for (piece, from) in into.chunks_mut(PIECE).zip(from.chunks(PIECE)) {
-            piece.copy_from_slice(from);
-            seen(piece);
-        }
-        Ok(())
+        let mut rest = from;
+        in_pieces(into, seen, |piece| {
+            let (now, later) = rest.split_at(piece.len());
+            piece.copy_from_slice(now);
+            rest = later;
+            Ok(())
+        })
     }
 }
 
@@ -225,9 +251,13 @@ mod tests {
         // Not in a memory file system, which may have no direct reads.
         let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         file.write_all(&content).unwrap();
-        for backend in [Backend::Pread, Backend::Direct, Backend::Mmap] {
+        let backends = [Backend::Pread, Backend::Direct, Backend::Mmap];
+        for (backend, fills) in backends
+            .into_iter()
+            .flat_map(|one| [(one, true), (one, false)])
+        {
             assert_eq!(backend.to_string().parse(), Ok(backend));
-            let reader = backend.make();
+            let reader = backend.make(fills);
             let open = OpenFile::new(reader.open(file.path()).unwrap(), content.len() as u64);
             for (offset, length) in [
                 (0, 1),
@@ -240,20 +270,18 @@ mod tests {
             ] {
                 let mut into = vec![0; length];
                 let mut shown = Vec::new();
+                let mut show = |piece: &[u8]| shown.extend_from_slice(piece);
                 reader
-                    .read(&open, offset as u64, &mut into, &mut |piece| {
-                        shown.extend_from_slice(piece);
-                    })
+                    .read(&open, offset as u64, &mut into, Some(&mut show))
                     .unwrap();
                 assert_eq!(into, &content[offset..][..length], "{backend} {offset}");
                 assert_eq!(shown, into);
+                into.fill(0);
+                reader.read(&open, offset as u64, &mut into, None).unwrap();
+                assert_eq!(into, shown, "{backend} {offset}");
             }
             let mut into = [0; 3];
-            assert!(
-                reader
-                    .read(&open, 5_999_999, &mut into, &mut |_| ())
-                    .is_err()
-            );
+            assert!(reader.read(&open, 5_999_999, &mut into, None).is_err());
         }
     }
 }

@@ -1,15 +1,31 @@
 //! Shards as mappings.
 //!
-//! Owns the one unsafe call that makes them. Invariant: bytes are handed out only within the length that the file had
+//! Owns the unsafe calls that make them. Invariant: bytes are handed out only within the length that the file had
 //! when it was mapped.
 #![allow(unsafe_code, reason = "a mapping is memory that others may change")]
 
 use std::fs::File;
 use std::io;
 
+use memmap2::{Advice, MmapOptions};
+
 /// A read-only mapping of a whole file.
 #[derive(Debug)]
 pub(crate) struct Mapping(memmap2::Mmap);
+
+/// Brings `length` bytes at `offset` of a file into the page cache, in huge pages where the system has them for files.
+/// What fails is left to the read that follows.
+pub(crate) fn populate(file: &File, offset: u64, length: u64) {
+    let Ok(length) = usize::try_from(length) else {
+        return;
+    };
+    let mut options = MmapOptions::new();
+    // SAFETY: the system alone reads this mapping, and tells of a file that has shrunk by an error.
+    if let Ok(map) = unsafe { options.offset(offset).len(length).map(file) } {
+        let _ = map.advise(Advice::HugePage);
+        let _ = map.advise(Advice::PopulateRead);
+    }
+}
 
 impl Mapping {
     pub(crate) fn new(file: &File) -> io::Result<Self> {
@@ -33,9 +49,7 @@ impl Mapping {
     pub(crate) fn will_need(&self, offset: u64, length: u64) {
         if let (Ok(offset), Ok(length)) = (usize::try_from(offset), usize::try_from(length)) {
             // Only advice: without it the pages come one fault at a time.
-            let _ = self
-                .0
-                .advise_range(memmap2::Advice::WillNeed, offset, length);
+            let _ = self.0.advise_range(Advice::WillNeed, offset, length);
         }
     }
 }

@@ -1,13 +1,14 @@
 //! What a cache says about the model that it was made for.
 //!
-//! Owns reading it from the recipe and an image shard's metadata. Invariant: all caches of a mixture say the same, so a
-//! batch never joins rows that one model cannot take.
+//! Owns reading it from the recipe, which every node has. Invariant: all caches of a mixture say the same, so a batch never
+//! joins rows that one model cannot take.
 
-use std::fs::File;
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stoker_formats::{FileName, ShardKind, read_shard_head};
+use stoker_formats::TableRule;
+use stoker_formats::limits::{MAX_MERGE_SIZE, MAX_PATCH_SIZE, MAX_TEMPORAL_PATCH_SIZE};
 
 use crate::error::{Error, Result};
 use crate::expand::FloatTable;
@@ -30,8 +31,10 @@ pub struct Model {
     pub vision_start: Option<i32>,
     /// The token that fills rows up.
     pub pad_token: i32,
-    /// What the bytes of patches become; none if the cache has no image.
-    pub float_table: Option<FloatTable>,
+    /// What the bytes of patches become.
+    pub float_table: FloatTable,
+    /// Whether it holds an image, on whatever node.
+    has_images: bool,
     /// The hash of the tokenizer, as the recipe gives it.
     tokenizer: Option<String>,
 }
@@ -49,10 +52,10 @@ impl Model {
         CHANNELS * self.patch_area()
     }
 
-    /// What the cache at `files` was made for. Reads the head of one image shard, the first that is here.
+    /// What the cache at `files` was made for.
     ///
     /// # Errors
-    /// [`Error::Recipe`] if the recipe does not say; [`Error::Formats`] if the shard is damaged.
+    /// [`Error::Recipe`] if the recipe does not say, [`Error::RecipeRange`] if no model has such sizes.
     pub fn of(files: &CacheFiles) -> Result<Self> {
         let recipe = &files.manifest().recipe;
         let number = |path: &'static str| {
@@ -63,25 +66,22 @@ impl Model {
                 .filter(|number| *number >= 0)
         };
         let needed = |path| number(path).ok_or_else(|| unsaid(files, path));
-        let size = |path| {
-            let number = usize::try_from(needed(path)?).map_err(|_| unsaid(files, path))?;
-            if (1..=1024).contains(&number) {
-                Ok(number)
-            } else {
-                Err(unsaid(files, path))
-            }
-        };
         Ok(Self {
-            patch_size: size("/image/patch_size")?,
-            temporal_patch_size: size("/image/temporal_patch_size")?,
+            patch_size: size(files, "/image/patch_size", MAX_PATCH_SIZE)?,
+            temporal_patch_size: size(
+                files,
+                "/image/temporal_patch_size",
+                MAX_TEMPORAL_PATCH_SIZE,
+            )?,
             mrope: Mrope {
                 image_pad: needed("/text/special/image_pad")?,
-                merge_size: needed("/image/merge_size")?,
+                merge_size: size(files, "/image/merge_size", MAX_MERGE_SIZE)? as i32,
             },
             vision_start: number("/text/special/vision_start"),
             // Padded places are masked: without a token of its own, any will do.
             pad_token: number("/text/special/endoftext").unwrap_or(0),
             float_table: float_table(files)?,
+            has_images: has_images(files),
             tokenizer: recipe
                 .pointer("/text/tokenizer_blake3")
                 .and_then(Value::as_str)
@@ -97,10 +97,7 @@ impl Model {
         let mut common: Option<Self> = None;
         for files in caches {
             let model = Self::of(files)?;
-            let Some(first) = &mut common else {
-                common = Some(model);
-                continue;
-            };
+            let first = common.get_or_insert_with(|| model.clone());
             let difference = first.difference(&model);
             if let (Some(what), Some(one)) = (difference, caches.first()) {
                 return Err(Error::OtherModel {
@@ -109,16 +106,16 @@ impl Model {
                     other: files.root().to_path_buf(),
                 });
             }
-            // A cache of text only has no table to disagree with.
-            if first.float_table.is_none() {
-                first.float_table = model.float_table;
+            // What a cache of text only says of pixels plays no part.
+            if model.has_images && !first.has_images {
+                (first.float_table, first.has_images) = (model.float_table, true);
             }
         }
         common.ok_or(Error::NoCaches)
     }
 
     fn difference(&self, other: &Self) -> Option<&'static str> {
-        let tables = self.float_table.as_ref().zip(other.float_table.as_ref());
+        let both_have_images = self.has_images && other.has_images;
         if self.patch_size != other.patch_size {
             Some("patch size")
         } else if self.temporal_patch_size != other.temporal_patch_size {
@@ -131,7 +128,7 @@ impl Model {
             || self.tokenizer != other.tokenizer
         {
             Some("tokenizer")
-        } else if tables.is_some_and(|(one, other)| one != other) {
+        } else if both_have_images && self.float_table != other.float_table {
             Some("image mean, deviation or profile")
         } else {
             None
@@ -146,29 +143,44 @@ fn unsaid(files: &CacheFiles, field: &'static str) -> Error {
     }
 }
 
-fn float_table(files: &CacheFiles) -> Result<Option<FloatTable>> {
-    let shards = (0u32..).zip(&files.manifest().partitions);
-    let existing = shards.flat_map(|(partition, entry)| {
-        let ordinals = (0u32..).zip(entry.images.shards.iter());
-        ordinals
-            .filter(|(_, shard)| shard.is_some())
-            .map(move |(ordinal, _)| FileName::Shard { partition, ordinal })
-    });
-    for name in existing {
-        let path = files.path(files.images(), name);
-        let Ok(file) = File::open(&path) else {
-            // On another node, perhaps; if it is needed here, its own reading will say so.
-            continue;
-        };
-        let (head, _) = read_shard_head(&file, ShardKind::Images).map_err(Error::formats(&path))?;
-        let table = head
-            .metadata
-            .get("float_table")
-            .and_then(|text| FloatTable::from_hex(text));
-        return match table {
-            Some(table) => Ok(Some(table)),
-            None => Err(unsaid(files, "float_table of an image shard")),
-        };
+/// A size that the recipe holds, from 1 to `most`.
+fn size(files: &CacheFiles, field: &'static str, most: u32) -> Result<usize> {
+    let said = files.manifest().recipe.pointer(field);
+    let said = said.filter(|said| said.is_number());
+    let given = said.ok_or_else(|| unsaid(files, field))?;
+    let number = given.as_u64().and_then(|number| u32::try_from(number).ok());
+    match number.filter(|number| (1..=most).contains(number)) {
+        Some(number) => Ok(number as usize),
+        None => Err(Error::RecipeRange {
+            root: files.root().to_path_buf(),
+            field,
+            most,
+            given: given.to_string(),
+        }),
     }
-    Ok(None)
+}
+
+fn has_images(files: &CacheFiles) -> bool {
+    let partitions = files.manifest().partitions.iter();
+    partitions
+        .flat_map(|partition| &partition.images.shards)
+        .any(Option::is_some)
+}
+
+/// The table by the recipe: shards say the same, but a node may hold none.
+fn float_table(files: &CacheFiles) -> Result<FloatTable> {
+    let (rule, mean, std) = (
+        said::<TableRule>(files, "/image/table")?,
+        said::<[f64; 3]>(files, "/image/image_mean")?,
+        said::<[f64; 3]>(files, "/image/image_std")?,
+    );
+    Ok(FloatTable::new(stoker_formats::float_table(
+        rule, mean, std,
+    )))
+}
+
+fn said<T: DeserializeOwned>(files: &CacheFiles, field: &'static str) -> Result<T> {
+    let said = files.manifest().recipe.pointer(field);
+    said.and_then(|said| T::deserialize(said).ok())
+        .ok_or_else(|| unsaid(files, field))
 }

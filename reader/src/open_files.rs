@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::error::Result;
 use crate::mmap::Mapping;
+use crate::page_cache::Filled;
 
 /// Fewest and most files that are kept open.
 const CAPACITY: (u64, u64) = (16, 1024);
@@ -50,6 +51,7 @@ pub(crate) struct OpenFile {
     file: File,
     size: u64,
     mapping: OnceLock<Mapping>,
+    filled: Filled,
 }
 
 impl OpenFile {
@@ -58,6 +60,7 @@ impl OpenFile {
             file,
             size,
             mapping: OnceLock::new(),
+            filled: Filled::new(size),
         }
     }
 
@@ -68,6 +71,11 @@ impl OpenFile {
     /// Bytes, as the manifest says and as was found when the file was opened.
     pub(crate) fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Has `length` bytes at `offset` brought into the page cache, if they were not before.
+    pub(crate) fn fill(&self, offset: u64, length: u64) {
+        self.filled.fill(&self.file, offset, length);
     }
 
     /// The file's mapping, made when it is first asked for.
@@ -104,6 +112,7 @@ impl OpenFiles {
             .current
             .unwrap_or(u64::MAX);
         let capacity = (allowed / 4).clamp(CAPACITY.0, CAPACITY.1);
+        make_room(capacity);
         Self::with_capacity(usize::try_from(capacity).unwrap_or(16))
     }
 
@@ -144,6 +153,14 @@ impl OpenFiles {
     pub(crate) fn len(&self) -> usize {
         self.lock().slots.len()
     }
+}
+
+/// Lets the system's table of descriptors grow at once to what `capacity` files and some others need. It would grow three
+/// times otherwise, and where threads run each time waits for all of them, some milliseconds, with an `open` that is in the way of a batch.
+fn make_room(capacity: u64) {
+    let beyond = i32::try_from(capacity + capacity / 4).unwrap_or(0);
+    // What is not possible costs this time only.
+    let _ = File::open("/").map(|folder| rustix::io::fcntl_dupfd_cloexec(folder, beyond));
 }
 
 impl State {

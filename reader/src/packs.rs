@@ -122,6 +122,21 @@ impl Packs {
         })
     }
 
+    /// Reads the counts of a partition and of those beside it, which the next units of a batch are in.
+    fn count_around(&self, partition: u32) -> Result<()> {
+        let table = self.table()?;
+        let read = || {
+            let partitions = table.beside(partition)?;
+            let counts = table.counts_of(partitions.clone())?;
+            Ok(partitions.zip(counts))
+        };
+        for (partition, counts) in read().map_err(Error::formats(&self.path))? {
+            // Another thread may have been faster; what it read is the same.
+            self.kept(partition)?.counts.get_or_init(|| counts);
+        }
+        Ok(())
+    }
+
     /// What a pack holds, as it was planned. Reads the counts of its partition when they are first asked for.
     ///
     /// # Errors
@@ -131,9 +146,9 @@ impl Packs {
         let counts = match kept.counts.get() {
             Some(counts) => counts,
             None => {
-                let counts = self.table()?.counts(unit.partition);
-                let counts = counts.map_err(Error::formats(&self.path))?;
-                kept.counts.get_or_init(|| counts)
+                self.count_around(unit.partition)?;
+                let counts = kept.counts.get();
+                counts.ok_or(Error::Internal("the counts of a partition"))?
             }
         };
         let number = usize::try_from(unit.number).ok();

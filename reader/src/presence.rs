@@ -3,15 +3,17 @@
 //! Owns the look into the shard folders when a reader opens. Invariant: one listing a folder, whatever the number of
 //! shards; sizes are checked when a shard is opened.
 
-use std::collections::HashSet;
-use std::ffi::OsStr;
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::ErrorKind;
 
+use rustix::fs::RawDir;
 use stoker_formats::{FileName, Folder};
 
 use crate::error::{Error, Result};
 use crate::files::CacheFiles;
+
+/// Bytes of a folder's names that are listed at a time: some thousand names.
+const LISTED_BYTES: usize = 64 << 10;
 
 /// Fails naming every file that is needed and not there: the sample index of each of `partitions`, which every node counts
 /// loss tokens with, and all other files of those that are `held` here.
@@ -20,14 +22,14 @@ pub(crate) fn check(
     partitions: impl Iterator<Item = u32>,
     held: impl Fn(u32) -> bool,
 ) -> Result<()> {
-    let images = names(files, files.images())?;
-    let samples = names(files, files.text())?;
+    let images = Present::list(files, files.images())?;
+    let samples = Present::list(files, files.text())?;
     let mut missing = Vec::new();
     for partition in partitions {
         let entry = files.partition(partition)?;
+        let index = FileName::Index { partition };
         if !held(partition) {
-            let index = FileName::Index { partition };
-            if !samples.contains(&index) {
+            if !samples.has(index) {
                 missing.push(format!("{}/{index}", files.text()));
             }
             continue;
@@ -40,11 +42,8 @@ pub(crate) fn check(
                 .zip(plan.shards.iter())
                 .filter(|(_, shard)| shard.is_some())
                 .map(|(ordinal, _)| FileName::Shard { partition, ordinal });
-            for name in shards.chain([FileName::Index { partition }]) {
-                if !present.contains(&name) {
-                    missing.push(format!("{folder}/{name}"));
-                }
-            }
+            let needed = shards.chain([index]).filter(|name| !present.has(*name));
+            missing.extend(needed.map(|name| format!("{folder}/{name}")));
         }
     }
     if missing.is_empty() {
@@ -56,24 +55,53 @@ pub(crate) fn check(
     })
 }
 
-fn names(files: &CacheFiles, folder: Folder) -> Result<HashSet<FileName>> {
-    let root = files.root().join(folder.to_string());
-    let mut names = HashSet::new();
-    for kind in ["shards", "index"] {
-        let path = root.join(kind);
-        let entries = match fs::read_dir(&path) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(Error::io("list", &path)(error)),
-        };
-        for entry in entries {
-            let entry = entry.map_err(Error::io("list", &path))?;
-            names.extend(parse(kind, &entry.file_name()));
-        }
-    }
-    Ok(names)
+/// The shards and indexes that lie in the folder of a plan.
+struct Present {
+    /// Partition and ordinal, ascending.
+    shards: Vec<(u32, u32)>,
+    /// Partitions, ascending.
+    indexes: Vec<u32>,
 }
 
-fn parse(kind: &str, name: &OsStr) -> Option<FileName> {
-    FileName::parse(&format!("{kind}/{}", name.to_str()?)).ok()
+impl Present {
+    fn list(files: &CacheFiles, folder: Folder) -> Result<Self> {
+        let root = files.root().join(folder.to_string());
+        let (mut shards, mut indexes) = (Vec::new(), Vec::new());
+        for kind in ["shards", "index"] {
+            let path = root.join(kind);
+            let folder = match File::open(&path) {
+                Ok(folder) => folder,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(Error::io("list", &path)(error)),
+            };
+            let mut name = format!("{kind}/");
+            let stem = name.len();
+            // Without an allocation a name: there are ten thousands.
+            let mut listed = Vec::with_capacity(LISTED_BYTES);
+            let mut entries = RawDir::new(folder, listed.spare_capacity_mut());
+            while let Some(entry) = entries.next() {
+                let entry = entry.map_err(|error| Error::io("list", &path)(error.into()))?;
+                name.truncate(stem);
+                name.push_str(entry.file_name().to_str().unwrap_or_default());
+                match FileName::parse(&name) {
+                    Ok(FileName::Shard { partition, ordinal }) => shards.push((partition, ordinal)),
+                    Ok(FileName::Index { partition }) => indexes.push(partition),
+                    _ => {}
+                }
+            }
+        }
+        shards.sort_unstable();
+        indexes.sort_unstable();
+        Ok(Self { shards, indexes })
+    }
+
+    fn has(&self, name: FileName) -> bool {
+        match name {
+            FileName::Shard { partition, ordinal } => {
+                self.shards.binary_search(&(partition, ordinal)).is_ok()
+            }
+            FileName::Index { partition } => self.indexes.binary_search(&partition).is_ok(),
+            _ => false,
+        }
+    }
 }

@@ -22,8 +22,9 @@ use crate::index_store::KEPT_BYTES;
 use crate::memory;
 use crate::model::Model;
 use crate::options::Modalities;
+use crate::order_error::OrderError;
 use crate::pipeline::{Next, Pipeline};
-use crate::placement::Held;
+use crate::placement::{Held, Placement};
 use crate::presence;
 use crate::reader_options::ReaderOptions;
 use crate::rows::{How, Rows};
@@ -79,7 +80,7 @@ impl std::fmt::Debug for Reader {
 
 impl Reader {
     /// Opens the caches: reads their manifests and checks that every file that this node needs is there. Starts no
-    /// thread and costs nothing a row; with `modalities=same` the first global batches are dealt, for which counts are read.
+    /// thread and costs nothing a row; with a placement, the first global batches are dealt, for which counts may be read.
     ///
     /// # Errors
     /// [`Error::NotACache`], [`Error::Missing`] with all missing files, [`Error::NoSplit`], [`Error::NoPack`],
@@ -180,16 +181,7 @@ impl Reader {
                 sample_ids: options.sample_ids,
             },
         });
-        let mut at = Position::default();
-        for _ in 0..CHECKED_AHEAD {
-            // How many units are remote does not depend on what they cost, only which.
-            let batch = plan.schedule.outline(at)?;
-            let any = plan.dealing.modalities == Modalities::Any;
-            if !any || assign(&batch, &plan.world, &plan.placement).remote() > 0 {
-                check_local(&plan, &plan.deal(at)?.assignment)?;
-            }
-            at = batch.next;
-        }
+        check_ahead(&plan)?;
         Ok(Self {
             opened_by: process::id(),
             plan,
@@ -436,6 +428,29 @@ impl Drop for Reader {
             std::mem::forget(self.index_check.take());
         }
     }
+}
+
+/// Fails if units of the first global batches lie on other nodes only.
+fn check_ahead(plan: &Plan) -> Result<()> {
+    if plan.placement == Placement::everywhere() {
+        return Ok(());
+    }
+    let mut at = Position::default();
+    for _ in 0..CHECKED_AHEAD {
+        // How many units are remote does not depend on what they cost, only which.
+        let batch = plan.schedule.outline(at)?;
+        let any = plan.dealing.modalities == Modalities::Any;
+        if !any || assign(&batch, &plan.world, &plan.placement).remote() > 0 {
+            match plan.deal(at) {
+                Ok(dealt) => check_local(plan, &dealt.assignment)?,
+                // A run that goes on elsewhere never comes here.
+                Err(Error::Order(OrderError::Modalities { .. })) => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        at = batch.next;
+    }
+    Ok(())
 }
 
 fn split<'a>(files: &'a CacheFiles, split: &str) -> Result<&'a SplitEntry> {

@@ -92,7 +92,7 @@ impl Rows {
             caches,
             units,
             open,
-            backend: how.backend.make(),
+            backend: how.backend.make(!how.drop_pages),
             verify: how.verify,
             drop_pages: how.drop_pages,
             counters,
@@ -402,12 +402,14 @@ impl Rows {
             return Err(self.fault(row, "the shard ends before the row"));
         }
         let mut hasher = check.then(|| RowHasher::of_image(row.partition, row.row, entry));
+        let mut update = hasher
+            .as_mut()
+            .map(|hasher| |piece: &[u8]| hasher.update(piece));
+        let seen = update
+            .as_mut()
+            .map(|update| update as &mut dyn FnMut(&[u8]));
         self.backend
-            .read(&file, entry.offset, into, &mut |piece| {
-                if let Some(hasher) = &mut hasher {
-                    hasher.update(piece);
-                }
-            })
+            .read(&file, entry.offset, into, seen)
             .map_err(|error| self.read_fault(row, error))?;
         self.counters.image_bytes(entry.length);
         if self.drop_pages {

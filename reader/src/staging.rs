@@ -2,15 +2,18 @@
 //!
 //! Owns the only way from host memory to a device slot. Invariant: a [`Staging`] in hand is idle, nothing but its
 //! holder touches it; memory that a copy may still read is neither lent nor freed.
-#![allow(unsafe_code, reason = "page-aligned memory of its own, outside Vec")]
+#![cfg_attr(
+    feature = "cuda",
+    allow(unsafe_code, reason = "memory that a device reads by itself")
+)]
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::fmt;
 #[cfg(feature = "cuda")]
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
-use std::{fmt, slice};
+
+use memmap2::{Advice, MmapMut};
 
 use crate::device::DeviceFault;
 #[cfg(feature = "cuda")]
@@ -21,20 +24,20 @@ use crate::error::{Error, Result};
 /// Good for O_DIRECT on every disk, and for whole pages.
 const ALIGNMENT: usize = 4096;
 
+/// Memory of at least this size lies at a border of it, so that the system can back it with huge pages: copying into those
+/// takes half the CPU time of copying into small ones.
+const HUGE_PAGE: usize = 2 << 20;
+
 /// Bytes in whole pages that the system has already backed with memory, so that no first touch is slow.
 pub struct PlainMemory {
-    address: NonNull<u8>,
-    layout: Layout,
+    map: MmapMut,
+    /// Where the bytes lie in the mapping.
+    range: Range<usize>,
 }
-
-// SAFETY: the memory belongs to the value alone; access to it goes by the borrow of the value.
-unsafe impl Send for PlainMemory {}
-// SAFETY: as above.
-unsafe impl Sync for PlainMemory {}
 
 impl fmt::Debug for PlainMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PlainMemory({} bytes)", self.layout.size())
+        write!(f, "PlainMemory({} bytes)", self.range.len())
     }
 }
 
@@ -45,14 +48,28 @@ impl PlainMemory {
             let kind = "host";
             Error::device("cpu", DeviceFault::OutOfMemory { kind, bytes })
         };
-        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).map_err(|_| none())?;
-        let layout = layout.pad_to_align();
-        // SAFETY: the layout has a size.
-        let address = NonNull::new(unsafe { alloc(layout) }).ok_or_else(none)?;
-        // Writing, where zeroed pages of the system would wait for their first touch.
-        // SAFETY: freshly allocated with this size.
-        unsafe { address.write_bytes(0, layout.size()) };
-        Ok(Self { address, layout })
+        let whole = bytes.max(1).checked_next_multiple_of(ALIGNMENT);
+        let whole = whole.ok_or_else(none)?;
+        // What lies before the border is never touched, so it takes addresses but no memory.
+        let spare = if whole < HUGE_PAGE { 0 } else { HUGE_PAGE };
+        let length = whole.checked_add(spare).ok_or_else(none)?;
+        let mut map = MmapMut::map_anon(length).map_err(|_| none())?;
+        let start = if spare == 0 {
+            0
+        } else {
+            // Only advice: where there are no huge pages, small ones do.
+            let _ = map.advise(Advice::HugePage);
+            map.as_ptr().align_offset(HUGE_PAGE)
+        };
+        let range = start..start + whole;
+        if map
+            .advise_range(Advice::PopulateWrite, start, whole)
+            .is_err()
+        {
+            // Older systems: the first touch of each page does it.
+            map[range.clone()].fill(0);
+        }
+        Ok(Self { map, range })
     }
 }
 
@@ -60,22 +77,13 @@ impl Deref for PlainMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: allocated and initialised with this size, borrowed with self.
-        unsafe { slice::from_raw_parts(self.address.as_ptr(), self.layout.size()) }
+        &self.map[self.range.clone()]
     }
 }
 
 impl DerefMut for PlainMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in deref, borrowed exclusively.
-        unsafe { slice::from_raw_parts_mut(self.address.as_ptr(), self.layout.size()) }
-    }
-}
-
-impl Drop for PlainMemory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in new with this layout, and freed once.
-        unsafe { dealloc(self.address.as_ptr(), self.layout) }
+        &mut self.map[self.range.clone()]
     }
 }
 

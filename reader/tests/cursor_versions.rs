@@ -100,4 +100,56 @@ fn cursors_of_version_1_are_read() {
         border.schedule(&uncounted, true).unwrap_err(),
         OrderError::Uncounted { caches: 2 }
     );
+    // Nor did it know packs.
+    let version = value.as_object_mut().unwrap().shift_remove("version");
+    let rest = value.as_object().unwrap().clone();
+    value = serde_json::json!({"version": version, "pack": "8k"});
+    value.as_object_mut().unwrap().extend(rest);
+    assert!(matches!(
+        old(&mut value),
+        Err(OrderError::DamagedCursor { .. })
+    ));
+}
+
+#[test]
+fn a_cursor_of_version_2_counts_each_cache_of_a_mixture_and_no_other() {
+    let options = options(7, Shuffle::Full, Tail::Even);
+    let schedule = |caches: &[CacheUnits]| Schedule::new(caches, None, &options, 24).unwrap();
+    let (one, two) = (uneven(1, 211, 3), uneven(2, 30, 2));
+    let alone = schedule(std::slice::from_ref(&one));
+    let mixed = schedule(&[one, two]);
+    let at = Position {
+        epoch: 0,
+        position: 24,
+    };
+    for (schedule, given) in [(&alone, None), (&mixed, Some(()))] {
+        let saved = Cursor::new(schedule, at).to_json();
+        let mut value: serde_json::Value = serde_json::from_str(&saved).unwrap();
+        let fields = value.as_object_mut().unwrap();
+        assert_eq!(fields.shift_remove("given").is_some(), given.is_some());
+        fields.shift_remove("check");
+        if given.is_none() {
+            fields.insert("given".into(), serde_json::json!([24]));
+        }
+        let check = stoker_formats::ContentHash::of(format!("stoker cursor 2\n{value}").as_bytes());
+        value["check"] = check.to_string().into();
+        let cursor = Cursor::from_json(&value.to_string()).unwrap();
+        for refused in [
+            cursor.schedule(schedule, false).err(),
+            cursor.schedule(schedule, true).err(),
+            cursor
+                .resume(
+                    schedule,
+                    &world(4, 2, 24),
+                    &Placement::everywhere(),
+                    &DEALING,
+                )
+                .err(),
+        ] {
+            assert!(
+                matches!(refused, Some(OrderError::DamagedCursor { .. })),
+                "{refused:?}"
+            );
+        }
+    }
 }

@@ -10,10 +10,10 @@ mod synthetic;
 
 use std::path::Path;
 
-use stoker_reader::device::{Consumer, DeviceFault};
+use stoker_reader::device::{Consumer, Device, DeviceFault};
 use stoker_reader::{
-    Cursor, DeviceBatch, DeviceReader, DeviceStep, Error, Last, Layout, Pixels, Reader,
-    ReaderOptions, Step, Tail, Verify,
+    Cursor, DeviceReader, DeviceStep, Error, Last, Layout, Pixels, Reader, ReaderOptions, Step,
+    Tail, Verify,
 };
 use stub::{configure, on_stub};
 
@@ -55,9 +55,14 @@ fn on_host(options: ReaderOptions) -> Vec<Seen> {
     batches
 }
 
-/// Writes a batch into memory of the GPU that held something else, and fetches it.
-fn fetched(reader: &DeviceReader, batch: DeviceBatch) -> Result<Seen, Error> {
-    let tensors = batch.tensors().to_vec();
+/// Lets the next batch be written into memory of the GPU, which held something else if `dirty`, and fetches it. None where
+/// the epoch ends.
+fn fetched(reader: &mut DeviceReader, dirty: bool) -> Result<Option<Seen>, Error> {
+    let tensors = match reader.next_batch(None)? {
+        DeviceStep::Batch(batch) => batch.tensors().to_vec(),
+        DeviceStep::EpochEnd => return Ok(None),
+        DeviceStep::TimedOut => panic!("a wait without end has ended"),
+    };
     let sizes = tensors.iter().map(|tensor| tensor.bytes());
     // Each tensor begins where a GPU's allocator would put it, or beside another.
     let mut end = 0usize;
@@ -69,32 +74,38 @@ fn fetched(reader: &DeviceReader, batch: DeviceBatch) -> Result<Seen, Error> {
         })
         .collect();
     let mut consumer = Consumer::new(reader.device(), end)?;
-    consumer.write(&vec![0xa5; end])?;
-    let targets = consumer.targets(&ranges)?;
-    batch.write(targets)?;
+    if dirty {
+        consumer.write(&vec![0xa5; end])?;
+    }
+    reader.deliver(consumer.targets(&ranges)?)?;
     let mut bytes = vec![0; end];
     consumer.read(&mut bytes)?;
     let seen = tensors.iter().zip(ranges).map(|(tensor, range)| {
         let name = format!("{} {} {:?}", tensor.name, tensor.dtype.name(), tensor.shape);
         (name, bytes[range].to_vec())
     });
-    Ok(seen.collect())
+    Ok(Some(seen.collect()))
 }
 
-fn batch(reader: &mut DeviceReader) -> Option<DeviceBatch> {
-    match reader.next_batch(None).unwrap() {
-        DeviceStep::Batch(batch) => Some(*batch),
-        DeviceStep::EpochEnd => None,
-        DeviceStep::TimedOut => panic!("a wait without end has ended"),
-    }
+fn next(reader: &mut DeviceReader) -> Option<Seen> {
+    fetched(reader, true).unwrap()
 }
 
 fn rest(reader: &mut DeviceReader) -> Vec<Seen> {
-    let mut batches = Vec::new();
-    while let Some(found) = batch(reader) {
-        batches.push(fetched(reader, found).unwrap());
+    std::iter::from_fn(|| next(reader)).collect()
+}
+
+/// The number of the batch that is next.
+fn number(reader: &mut DeviceReader) -> u64 {
+    match reader.next_batch(None).unwrap() {
+        DeviceStep::Batch(batch) => batch.number(),
+        other => panic!("{other:?}"),
     }
-    batches
+}
+
+fn is_failure(fault: &Error) -> bool {
+    let failed = |fault: &DeviceFault| matches!(fault, DeviceFault::Failed { .. });
+    matches!(fault, Error::Device { fault, .. } if failed(fault))
 }
 
 #[test]
@@ -110,7 +121,7 @@ fn every_type_and_layout_arrives_as_the_host_has_it() {
                 assert_eq!(reader.epoch_batches() as usize, expected.len());
                 assert!(rest(&mut reader) == expected, "{pixels:?} {layout:?}");
                 // The next epoch, left in the middle with uploads ahead.
-                drop(batch(&mut reader).unwrap());
+                assert!(next(&mut reader).is_some());
             }
         }
     };
@@ -120,21 +131,110 @@ fn every_type_and_layout_arrives_as_the_host_has_it() {
 }
 
 #[test]
-fn batches_that_are_kept_take_more_slots_and_stay_right() {
-    let name = "batches_that_are_kept_take_more_slots_and_stay_right";
+fn a_batch_stays_the_next_one_until_it_is_written() {
+    let name = "a_batch_stays_the_next_one_until_it_is_written";
     let body = || {
         let folder = made();
-        let options = options(folder.path(), Pixels::BF16, Layout::default());
+        let options = options(folder.path(), Pixels::BF16, Layout::Packed);
         let expected = on_host(options.clone());
         let mut reader = DeviceReader::open(options, 0).unwrap();
-        let kept: Vec<_> = std::iter::from_fn(|| batch(&mut reader)).collect();
-        let seen = kept
-            .into_iter()
-            .map(|batch| fetched(&reader, batch).unwrap());
-        assert!(seen.collect::<Vec<_>>() == expected);
+        for expected in &expected {
+            let cursor = reader.cursor().unwrap();
+            let first = number(&mut reader);
+            // As where a consumer has no memory for it.
+            for _ in 0..3 {
+                assert_eq!(number(&mut reader), first);
+                assert_eq!(reader.pending().unwrap().number(), first);
+                assert_eq!(reader.cursor().unwrap(), cursor);
+            }
+            let borders = reader.pending().unwrap().borders().unwrap();
+            let (_, bytes) = expected
+                .iter()
+                .find(|(name, _)| name.starts_with("cu_seqlens"))
+                .unwrap();
+            assert_eq!(
+                borders
+                    .iter()
+                    .flat_map(|end| end.to_le_bytes())
+                    .collect::<Vec<_>>(),
+                *bytes
+            );
+            assert!(next(&mut reader).as_ref() == Some(expected));
+            assert_ne!(reader.cursor().unwrap(), cursor);
+        }
+        // Elsewhere another batch is the next one, even at the same place.
+        reader.seek(0).unwrap();
+        let first = number(&mut reader);
+        reader.seek(0).unwrap();
+        assert!(reader.pending().is_none());
+        assert_ne!(number(&mut reader), first);
+        assert!(rest(&mut reader) == expected);
     };
     if let Some(report) = on_stub(name, "delay 200\nseed 8", body) {
         report.is_clean();
+    }
+}
+
+#[test]
+fn a_reader_holds_no_page_locked_memory_but_its_batches() {
+    let name = "a_reader_holds_no_page_locked_memory_but_its_batches";
+    let body = || {
+        let folder = made();
+        let options = options(folder.path(), Pixels::U8, Layout::Packed);
+        let mut reader = DeviceReader::open(options, 0).unwrap();
+        let fault = reader.device().stage(1).unwrap_err();
+        assert!(
+            fault.to_string().contains("without staging buffers"),
+            "{fault}"
+        );
+        let fault = fetched(&mut reader, false).unwrap_err();
+        assert!(fault.to_string().contains("page-locked"), "{fault}");
+    };
+    // None of it can be had.
+    if let Some(report) = on_stub(name, "locked 0", body) {
+        report.is_clean();
+    }
+}
+
+#[test]
+fn a_batch_that_cannot_be_written_stops_the_reader() {
+    let name = "a_batch_that_cannot_be_written_stops_the_reader";
+    let body = || {
+        let folder = made();
+        let options = options(folder.path(), Pixels::F32, Layout::default());
+        let expected = on_host(options.clone());
+        // Both ways of writing: tensors are copied, patches are expanded.
+        for (call, nth) in [
+            ("cuMemcpyDtoDAsync_v2", 1),
+            ("cuMemcpyDtoDAsync_v2", 8),
+            ("cuLaunchKernel", 2),
+        ] {
+            configure(&format!("delay 50\nfail {call} {nth} 1"));
+            let mut reader = DeviceReader::open(options.clone(), 0).unwrap();
+            let mut seen = Vec::new();
+            let (cursor, fault) = loop {
+                let before = reader.cursor().unwrap();
+                match fetched(&mut reader, true) {
+                    Ok(batch) => seen.push(batch.unwrap()),
+                    Err(fault) => break (before, fault),
+                }
+            };
+            assert!(is_failure(&fault), "{fault:?}");
+            assert_eq!(reader.cursor().unwrap(), cursor);
+            assert!(reader.pending().is_none());
+            for again in [
+                reader.next_batch(None).map(|_| ()).unwrap_err(),
+                reader.next_batch(None).map(|_| ()).unwrap_err(),
+            ] {
+                assert!(matches!(&again, Error::Stopped { first } if *first == fault.to_string()));
+            }
+            reader.restore(&cursor).unwrap();
+            seen.extend(rest(&mut reader));
+            assert!(seen == expected, "{call} {nth}");
+        }
+    };
+    if let Some(report) = on_stub(name, "", body) {
+        report.has_no_violation();
     }
 }
 
@@ -154,9 +254,8 @@ fn the_cursor_counts_what_was_delivered_at_every_place() {
             other
                 .restore(&Cursor::from_json(&cursor.to_json()).unwrap())
                 .unwrap();
-            let found = batch(&mut other).unwrap();
-            assert!(fetched(&other, found).unwrap() == *expected);
-            drop(batch(&mut reader).unwrap());
+            assert!(next(&mut other).as_ref() == Some(expected));
+            assert!(next(&mut reader).is_some());
             assert!(matches!(host.next_batch(None).unwrap(), Step::Batch(_)));
         }
         other.seek(6).unwrap();
@@ -180,29 +279,15 @@ fn a_fault_comes_after_the_batches_before_it_and_a_restore_goes_on() {
             let mut reader = DeviceReader::open(options.clone(), 0).unwrap();
             let mut seen = Vec::new();
             let fault = loop {
-                match reader.next_batch(None) {
-                    Ok(DeviceStep::Batch(batch)) => seen.push(batch),
-                    Ok(other) => panic!("{other:?}"),
+                match fetched(&mut reader, false) {
+                    Ok(batch) => seen.push(batch.unwrap()),
                     Err(fault) => break fault,
                 }
             };
             assert_eq!(seen.len(), nth - 3);
-            assert!(
-                matches!(
-                    &fault,
-                    Error::Device {
-                        fault: DeviceFault::Failed { .. },
-                        ..
-                    }
-                ),
-                "{fault:?}"
-            );
+            assert!(is_failure(&fault), "{fault:?}");
             let again = reader.next_batch(None).unwrap_err();
             assert!(matches!(&again, Error::Stopped { first } if *first == fault.to_string()));
-            let mut seen: Vec<_> = seen
-                .into_iter()
-                .map(|batch| fetched(&reader, *batch).unwrap())
-                .collect();
             let cursor = reader.cursor().unwrap();
             reader.restore(&cursor).unwrap();
             seen.extend(rest(&mut reader));
@@ -220,16 +305,27 @@ fn targets_that_do_not_fit_are_refused() {
     let body = || {
         let folder = made();
         let options = options(folder.path(), Pixels::U8, Layout::Packed);
+        let expected = on_host(options.clone());
         let mut reader = DeviceReader::open(options, 0).unwrap();
-        let found = batch(&mut reader).unwrap();
-        let fault = found.write(Vec::new()).unwrap_err();
-        assert!(fault.to_string().contains("one target for each tensor"));
-        let found = batch(&mut reader).unwrap();
+        let refused = |reader: &mut DeviceReader, targets| {
+            let fault = reader.deliver(targets).unwrap_err();
+            assert!(reader.next_batch(None).is_err());
+            reader.seek(0).unwrap();
+            fault.to_string()
+        };
+        let fault = refused(&mut reader, Vec::new());
+        assert!(fault.contains("no batch to write"), "{fault}");
+        number(&mut reader);
+        let fault = refused(&mut reader, Vec::new());
+        assert!(fault.contains("one target for each tensor"), "{fault}");
+        number(&mut reader);
         let mut consumer = Consumer::new(reader.device(), 64).unwrap();
-        let ranges: Vec<_> = (0..found.tensors().len()).map(|at| at..at + 1).collect();
+        let count = reader.pending().unwrap().tensors().len();
+        let ranges: Vec<_> = (0..count).map(|at| at..at + 1).collect();
         let targets = consumer.targets(&ranges).unwrap();
-        let fault = found.write(targets).unwrap_err();
-        assert!(fault.to_string().contains("another size"), "{fault}");
+        let fault = refused(&mut reader, targets);
+        assert!(fault.contains("another size"), "{fault}");
+        assert!(rest(&mut reader) == expected);
     };
     if let Some(report) = on_stub(name, "", body) {
         report.is_clean();

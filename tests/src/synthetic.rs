@@ -40,6 +40,10 @@ pub const WORDS: [&str; 12] = [
     "cat",
 ];
 
+/// Mean and deviation of each channel.
+const MEAN: [f64; 3] = [0.4, 0.5, 0.6];
+const STD: [f64; 3] = [0.3, 0.25, 0.3];
+
 /// Samples of each partition. The third is the split `val`.
 const SAMPLES: [u64; 3] = [11, 7, 5];
 /// Rows of a shard.
@@ -139,7 +143,10 @@ fn sample(line: u64, row: u64, images: Vec<u32>, rows: &[ImageData]) -> SampleDa
 #[must_use]
 pub fn recipe() -> Value {
     json!({
-        "image": {"family": "qwen3_vl", "profile": "tv_path", "patch_size": 16, "merge_size": 2, "temporal_patch_size": 2},
+        "image": {
+            "family": "qwen3_vl", "profile": "tv_path", "patch_size": 16, "merge_size": 2, "temporal_patch_size": 2,
+            "image_mean": MEAN, "image_std": STD, "table": "torchvision",
+        },
         "text": {"family": "qwen3_vl", "merge_size": 2, "special": {"image_pad": PAD, "vision_start": START}},
         "seed": 7,
     })
@@ -324,7 +331,8 @@ fn head(partition: u32, shard: u32, first_row: u64) -> ShardHead {
 /// The value of a byte of channel `channel`.
 #[must_use]
 pub fn float(channel: usize, byte: u8) -> f32 {
-    (f32::from(byte) / 255.0 - 0.4 - 0.1 * channel as f32) / 0.3
+    let (mean, std) = (MEAN[channel] as f32, STD[channel] as f32);
+    (f32::from(byte) - mean * 255.0) / (std * 255.0)
 }
 
 /// [`float()`] as image shards say it.

@@ -21,6 +21,7 @@ use clap::Parser;
 pub use build::build_options;
 pub use commit::commit_request;
 pub use pack::pack_request;
+pub use stats::{StatsReport, stats_report};
 
 use crate::error::{Error, Result};
 use args::{Cli, Command};

@@ -197,13 +197,3 @@ pub enum KeyRule {
     /// Pixels of exactly this colour turn white after resizing.
     AfterResize,
 }
-
-/// In which order of float32 operations the 256 values are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TableRule {
-    /// Rescaling fused into mean and deviation.
-    Torchvision,
-    /// Rescaled first, then normalised.
-    Pil,
-}

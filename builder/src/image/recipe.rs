@@ -4,9 +4,11 @@
 //! equal recipes give equal bytes for equal images; nothing outside the recipe changes a pixel.
 
 use serde::{Deserialize, Serialize};
+use stoker_formats::TableRule;
+use stoker_formats::limits::{MAX_MERGE_SIZE, MAX_PATCH_SIZE, MAX_TEMPORAL_PATCH_SIZE};
 
 use super::profile::{
-    AlphaRule, ExifRule, Generation, Kernel, KeyRule, PassOrder, Profile, SizeRule, TableRule,
+    AlphaRule, ExifRule, Generation, Kernel, KeyRule, PassOrder, Profile, SizeRule,
 };
 use crate::error::{Error, Result};
 use crate::model::family::{Family, ImageConstants};
@@ -15,8 +17,6 @@ use crate::model::family::{Family, ImageConstants};
 pub const MAX_SOURCE_PIXELS: u64 = 100_000_000;
 /// Most bytes of a source image file: a 100-megapixel lossless photograph still passes.
 pub const MAX_SOURCE_BYTES: u64 = 256 << 20;
-/// Largest patch side, merge size and frame count: no known model is near, and products stay small.
-const MAX_GEOMETRY: u32 = 64;
 /// Most pixels after resizing that may be asked for: keeps grids and sizes inside 31 bits.
 const MAX_TARGET_PIXELS: u64 = 1 << 28;
 
@@ -151,14 +151,18 @@ impl ImageRecipe {
                 hint: hint.into(),
             })
         };
-        for (name, value) in [
-            ("patch_size", self.patch_size),
-            ("merge_size", self.merge_size),
-            ("temporal_patch_size", self.temporal_patch_size),
+        for (name, value, most) in [
+            ("patch_size", self.patch_size, MAX_PATCH_SIZE),
+            ("merge_size", self.merge_size, MAX_MERGE_SIZE),
+            (
+                "temporal_patch_size",
+                self.temporal_patch_size,
+                MAX_TEMPORAL_PATCH_SIZE,
+            ),
         ] {
-            if !(1..=MAX_GEOMETRY).contains(&value) {
+            if !(1..=most).contains(&value) {
                 return wrong(
-                    format!("{name} out of range 1 to {MAX_GEOMETRY}: `{value}`"),
+                    format!("{name} out of range 1 to {most}: `{value}`"),
                     "check preprocessor_config.json of the model folder",
                 );
             }

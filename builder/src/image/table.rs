@@ -1,24 +1,14 @@
-//! The float table: what each byte of a channel becomes, to the bit.
+//! The float table of a recipe, and the reference's rows by it.
 //!
-//! Owns the order of float32 operations of both processor classes, and the expansion of patches
-//! into the reference's rows. Invariant: `expand` gives exactly the reference's `pixel_values`.
+//! Owns the expansion of patches; the table itself is the format's. Invariant: `expand` gives exactly the reference's
+//! `pixel_values`.
 
-use super::profile::TableRule;
 use super::recipe::ImageRecipe;
 
 /// The value of each byte, for each channel.
 #[must_use]
 pub fn float_table(recipe: &ImageRecipe) -> [[f32; 256]; 3] {
-    std::array::from_fn(|channel| {
-        let mean = recipe.image_mean[channel] as f32;
-        let std = recipe.image_std[channel] as f32;
-        std::array::from_fn(|byte| match recipe.table {
-            // The processor folds the factor 1/255 into float32 mean and deviation.
-            TableRule::Torchvision => (byte as f32 - mean * 255.0) / (std * 255.0),
-            // NumPy: scaled in float64, rounded to float32, then normalised in float32.
-            TableRule::Pil => ((byte as f64 * (1.0 / 255.0)) as f32 - mean) / std,
-        })
-    })
+    stoker_formats::float_table(recipe.table, recipe.image_mean, recipe.image_std)
 }
 
 /// The reference's `pixel_values` of `patches`: one row a patch of `3 * temporal_patch_size *

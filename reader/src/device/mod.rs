@@ -34,7 +34,7 @@ use crate::staging::Staging;
 /// How much a device prepares when it is opened.
 #[derive(Debug, Clone)]
 pub struct DeviceOptions {
-    /// Staging buffers: how many uploads are filled or copied at a time. At least 1.
+    /// Staging buffers: how many uploads are filled or copied at a time. With 0 a GPU has none, and refuses to stage.
     pub staging: usize,
     /// Device slots: how many uploads can be in hand at a time. At least 1.
     pub slots: usize,

@@ -23,7 +23,7 @@ pub struct CudaDevice {
 
 /// What uploads in hand keep alive. The order of fields is the order of their end.
 pub(super) struct Shared {
-    staging: StagingRing,
+    staging: Option<StagingRing>,
     slots: Arc<Pool<Slot>>,
     pub(super) kernels: Kernels,
     stream: Stream,
@@ -42,14 +42,13 @@ impl CudaDevice {
         let context = Context::open(ordinal)?;
         let stream = Stream::new(&context)?;
         let kernels = Kernels::new(&stream, options.table.as_ref())?;
-        let buffers =
-            (0..options.staging.max(1)).map(|_| HostMemory::locked(&context, options.bytes));
-        let buffers = buffers.collect::<Result<_>>()?;
+        let buffers = (0..options.staging).map(|_| HostMemory::locked(&context, options.bytes));
+        let buffers = buffers.collect::<Result<Vec<_>>>()?;
         let slots = (0..options.slots.max(1)).map(|_| Slot::new(&context, options.bytes));
         let slots = slots.collect::<Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
             slots: Pool::new(context.name(), slots),
-            staging: StagingRing::new(context.name(), buffers),
+            staging: (!buffers.is_empty()).then(|| StagingRing::new(context.name(), buffers)),
             kernels,
             stream,
             context,
@@ -82,6 +81,11 @@ impl CudaDevice {
         })
     }
 
+    /// The error of a request that makes no sense.
+    pub(crate) fn refused(&self, what: &'static str) -> Error {
+        self.shared.context.error(DeviceFault::Refused { what })
+    }
+
     /// How long `rounds` page-locked copies of `bytes` take with nothing in between: what the link can do.
     pub fn time_copies(&self, bytes: usize, rounds: usize) -> Result<Duration> {
         cuda::time_copies(&self.shared.stream, bytes, rounds)
@@ -97,7 +101,10 @@ impl Device for CudaDevice {
         let shared = &self.shared;
         shared.context.check()?;
         let larger = || HostMemory::locked(&shared.context, bytes);
-        shared.staging.stage(bytes, larger)
+        let what = "it was opened without staging buffers";
+        let ring = shared.staging.as_ref();
+        let ring = ring.ok_or_else(|| self.refused(what))?;
+        ring.stage(bytes, larger)
     }
 
     fn upload(&self, staged: Staging) -> Result<Box<dyn Upload>> {
@@ -115,7 +122,9 @@ impl Device for CudaDevice {
 
     fn close(&self) {
         if self.shared.context.check().is_ok() {
-            self.shared.staging.close(DeviceFault::Closed);
+            if let Some(ring) = &self.shared.staging {
+                ring.close(DeviceFault::Closed);
+            }
             self.shared.slots.close(DeviceFault::Closed);
         }
     }
