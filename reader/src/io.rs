@@ -15,7 +15,7 @@ use crate::mmap::Mapping;
 use crate::open_files::OpenFile;
 
 /// Bytes of a piece: fits the second-level cache of every server CPU beside what is done with it.
-const PIECE: usize = 128 << 10;
+const PIECE: usize = 256 << 10;
 
 /// Alignment of direct reads, in file and memory: that of the largest common block size.
 const BLOCK: usize = 4096;
