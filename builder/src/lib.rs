@@ -1,5 +1,6 @@
 //! Prepares a multimodal training set once, offline, into a Stoker cache.
 
+mod append;
 pub mod bench;
 pub mod build;
 pub mod cli;

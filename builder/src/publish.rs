@@ -5,20 +5,18 @@
 //! close or rename abandons the temp file and is never retried on the same file.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::append::Append;
 use crate::error::{Error, Result};
 
 /// Suffix of a file that is being written. One builder owns the output, so the name can be fixed:
 /// the next try at the same file finds and replaces what a dead builder left.
 pub(crate) const TEMP_SUFFIX: &str = ".tmp";
-
-/// Few system calls for the small buffers between the large ones.
-const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Published files of a cache are never written again.
 const MODE_IMMUTABLE: u32 = 0o444;
@@ -116,9 +114,10 @@ impl Publisher {
             .create_new(true)
             .mode(MODE_REPLACED)
             .open(&temp)
+            .and_then(Append::new)
             .map_err(|error| self.fault("create", &temp, error))?;
         Ok(Pending {
-            writer: Some(BufWriter::with_capacity(BUFFER_BYTES, file)),
+            writer: Some(file),
             temp,
             folder,
             publisher: self.clone(),
@@ -195,7 +194,7 @@ impl Publisher {
 #[derive(Debug)]
 pub struct Pending {
     /// `None` once published or abandoned.
-    writer: Option<BufWriter<File>>,
+    writer: Option<Append>,
     temp: PathBuf,
     folder: PathBuf,
     publisher: Publisher,
@@ -225,12 +224,7 @@ impl Pending {
         };
         let target = self.folder.join(name);
         let outcome = (|| {
-            let file = writer.into_inner().map_err(|error| {
-                let (reason, writer) = error.into_parts();
-                // Dropped whole, the writer would try once more to write what failed.
-                drop(writer.into_parts());
-                ("write", reason)
-            })?;
+            let file = writer.finish().map_err(|error| ("write", error))?;
             file.set_permissions(fs::Permissions::from_mode(mode))
                 .map_err(|error| ("set the mode of", error))?;
             file.sync_all().map_err(|error| ("sync", error))?;
@@ -279,9 +273,8 @@ impl Write for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(writer) = self.writer.take() {
-            // The buffer of an abandoned file is not worth a write.
-            drop(writer.into_parts());
+        // The buffer of an abandoned file is not worth a write.
+        if self.writer.take().is_some() {
             let _ = fs::remove_file(&self.temp);
         }
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.utils.data
 
+from ._batch import Batch
 from ._reader import Reader
 from .errors import ConfigError
 
@@ -45,7 +46,8 @@ class IterableDataset(torch.utils.data.IterableDataset[dict[str, Any]]):
                 "a worker process would read what others read too, and copy each batch once more",
                 "use num_workers=0: the reader reads ahead in threads of its own",
             )
-        return (batch.as_torch() for batch in self.reader)
+        # Not a generator, which would end with the first error, where the reader goes on.
+        return map(Batch.as_torch, self.reader)
 
     def __len__(self) -> int:
         return len(self.reader)

@@ -73,6 +73,20 @@ def test_a_batch_stays_until_there_is_memory_for_its_form(
         assert next(batches)["sample_ids"] == next(expected)["sample_ids"]
 
 
+def test_a_data_set_goes_on_after_an_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def starved(*_: Any) -> Any:
+        raise MemoryError
+
+    batches, expected = iter(of_torch(cache)), iter(of_torch(cache))
+    for step in range(6):
+        if step % 2:
+            with monkeypatch.context() as patch:
+                patch.setattr(stoker.Reader, "next", starved)
+                with pytest.raises(MemoryError):
+                    next(batches)
+        assert next(batches)["sample_ids"] == next(expected)["sample_ids"]
+
+
 def test_known_borders_change_nothing(cache: Path) -> None:
     seen = 0
     with stoker.Reader(cache, layout="packed", tensors="torch", **SIZES) as reader:

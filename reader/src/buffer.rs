@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[cfg(feature = "cuda")]
 use crate::device::cuda::{Context, Slot, Stream};
 use crate::error::Result;
-use crate::staging::HostMemory;
+use crate::staging::{HUGE_PAGE, HostMemory};
 
 /// Where a pool's memory comes from.
 #[derive(Debug)]
@@ -43,9 +43,15 @@ pub(crate) struct BufferPool {
     free: Mutex<Vec<HostMemory>>,
 }
 
-/// The size that is allocated for `bytes`: at most a quarter more, so that batches of like size share buffers.
+/// The size that is allocated for `bytes`: at most a quarter more, so that batches of like size share buffers. Large ones
+/// take whole huge pages.
 pub(crate) fn size_class(bytes: usize) -> usize {
     let step = (bytes.max(1 << 16).next_power_of_two() / 8).max(1 << 14);
+    let step = if bytes < 4 * HUGE_PAGE {
+        step
+    } else {
+        step.max(HUGE_PAGE)
+    };
     bytes.max(1).next_multiple_of(step)
 }
 

@@ -143,20 +143,20 @@ impl DeviceReader {
     /// order of the targets' streams, and comes back at once. From then on it counts as delivered.
     ///
     /// # Errors
-    /// [`Error::Device`] if there is no such batch, the targets are not one for each tensor, of its size, or the device fails.
-    /// Nothing was delivered then, and the reader has stopped as after an error of [`next_batch`](Self::next_batch), so that
-    /// this rank does not go a batch further than others.
+    /// [`Error::Device`] if there is no such batch, which changes nothing; or if the targets are not one for each tensor, of its
+    /// size, or the device fails. Nothing was delivered then, and the reader has stopped as after an error of
+    /// [`next_batch`](Self::next_batch), so that this rank does not go a batch further than others.
     pub fn deliver(&mut self, targets: Vec<Target<'_>>) -> Result<()> {
         self.reader.check_process()?;
-        let waits = self.pending().is_some();
-        match self.ahead.pop_front().filter(|_| waits) {
-            Some((Ok(Some(batch)), after)) => {
-                batch.write(targets).map_err(|fault| self.stopped(fault))?;
-                self.at = after;
-                Ok(())
-            }
-            _ => Err(self.stopped(self.device.refused("there is no batch to write"))),
+        if self.pending().is_none() {
+            return Err(self.device.refused("there is no batch to write"));
         }
+        let Some((Ok(Some(batch)), after)) = self.ahead.pop_front() else {
+            return Err(Error::Internal("a batch that waits"));
+        };
+        batch.write(targets).map_err(|fault| self.stopped(fault))?;
+        self.at = after;
+        Ok(())
     }
 
     /// Notes that an error was told.

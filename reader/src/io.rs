@@ -225,7 +225,8 @@ impl ReadShard for Mmap {
         let from = mapping.bytes(offset, into.len() as u64)?;
         if self.fills {
             file.fill(offset, into.len() as u64);
-        } else if into.len() > PIECE {
+        }
+        if into.len() > PIECE {
             // One request for all of it, instead of a fault and a small read ahead at a time.
             mapping.will_need(offset, into.len() as u64);
         }

@@ -14,9 +14,20 @@ const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// None where the system does not say.
 #[must_use]
 pub fn limit() -> Option<u64> {
+    least("MemTotal:")
+}
+
+/// Bytes that this process could have now, what the page cache would give up included: as [`limit`], but of the machine only
+/// what no program holds.
+#[must_use]
+pub fn available() -> Option<u64> {
+    least("MemAvailable:")
+}
+
+fn least(name: &str) -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()
-        .and_then(|text| field(&text, "MemTotal:"));
+        .and_then(|text| field(&text, name));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = group_limit(Path::new(CGROUP_ROOT), &groups);
     [machine, group].into_iter().flatten().min()
@@ -100,5 +111,6 @@ mod tests {
     fn this_process_has_memory() {
         let (anonymous, _) = resident().unwrap();
         assert!(anonymous > 0 && anonymous < limit().unwrap());
+        assert!(available().unwrap() <= limit().unwrap());
     }
 }

@@ -3,7 +3,7 @@
 //! Owns descriptors and the check that an open file is what the manifest means. Invariant: at most `capacity` files are
 //! kept open, and each has the manifest's size; a shard's head is checked the first time that it is opened.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -51,7 +51,7 @@ pub(crate) struct OpenFile {
     file: File,
     size: u64,
     mapping: OnceLock<Mapping>,
-    filled: Filled,
+    filled: Arc<Filled>,
 }
 
 impl OpenFile {
@@ -60,7 +60,7 @@ impl OpenFile {
             file,
             size,
             mapping: OnceLock::new(),
-            filled: Filled::new(size),
+            filled: Arc::default(),
         }
     }
 
@@ -75,7 +75,7 @@ impl OpenFile {
 
     /// Has `length` bytes at `offset` brought into the page cache, if they were not before.
     pub(crate) fn fill(&self, offset: u64, length: u64) {
-        self.filled.fill(&self.file, offset, length);
+        self.filled.fill(&self.file, self.size, offset, length);
     }
 
     /// The file's mapping, made when it is first asked for.
@@ -101,8 +101,8 @@ struct State {
     slots: Vec<(FileId, Arc<OpenFile>)>,
     /// The slot that is given up next. Going round is as good as any rule here: shuffled reads have no favourites.
     hand: usize,
-    /// Shards whose heads were checked.
-    checked: HashSet<FileId>,
+    /// Files whose heads were checked, with what of them was brought into the page cache.
+    checked: HashMap<FileId, Arc<Filled>>,
 }
 
 impl OpenFiles {
@@ -134,18 +134,19 @@ impl OpenFiles {
         open: impl FnOnce() -> Result<OpenFile>,
         check: impl FnOnce() -> Result<()>,
     ) -> Result<Arc<OpenFile>> {
-        let was_checked = {
+        let checked = {
             let state = self.lock();
             if let Some((_, file)) = state.by_id.get(&id).and_then(|at| state.slots.get(*at)) {
                 return Ok(Arc::clone(file));
             }
-            state.checked.contains(&id)
+            state.checked.get(&id).cloned()
         };
-        let file = Arc::new(open()?);
-        if !was_checked {
-            check()?;
+        let mut file = open()?;
+        match checked {
+            Some(filled) => file.filled = filled,
+            None => check()?,
         }
-        Ok(self.lock().keep(id, file, self.capacity))
+        Ok(self.lock().keep(id, Arc::new(file), self.capacity))
     }
 
     /// Files that are open.
@@ -165,7 +166,8 @@ fn make_room(capacity: u64) {
 
 impl State {
     fn keep(&mut self, id: FileId, file: Arc<OpenFile>, capacity: usize) -> Arc<OpenFile> {
-        self.checked.insert(id);
+        let filled = self.checked.entry(id);
+        filled.or_insert_with(|| Arc::clone(&file.filled));
         // Another thread may have been faster; its file is as good.
         if let Some((_, first)) = self.by_id.get(&id).and_then(|at| self.slots.get(*at)) {
             return Arc::clone(first);

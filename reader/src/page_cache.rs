@@ -6,6 +6,7 @@
 //! Invariant: all of it is a hint. Nothing is read here, and what fails is found by the read that follows.
 
 use std::fs::File;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::mmap::populate;
@@ -13,44 +14,53 @@ use crate::mmap::populate;
 /// Bytes that are brought in at once: a huge page of the usual CPUs.
 const BLOCK: u64 = 2 << 20;
 
-/// Which blocks of a file were brought in, a bit each.
-#[derive(Debug)]
-pub(crate) struct Filled(Box<[AtomicU64]>);
+/// Bytes of a file beyond which nothing is brought in: no shard is so large.
+const MOST: u64 = 1 << 40;
+
+/// Which blocks of a file were brought in, a bit each, once somebody asks.
+#[derive(Debug, Default)]
+pub(crate) struct Filled(OnceLock<Box<[AtomicU64]>>);
 
 impl Filled {
-    /// Nothing of a file of `size` bytes.
-    pub(crate) fn new(size: u64) -> Self {
-        let words = usize::try_from(size.div_ceil(BLOCK).div_ceil(64)).unwrap_or(0);
-        Self((0..words).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    /// Brings in those blocks of `length` bytes at `offset` that were not before.
-    pub(crate) fn fill(&self, file: &File, offset: u64, length: u64) {
+    /// Brings in those blocks of `length` bytes at `offset` of a file of `size` bytes that were not before.
+    pub(crate) fn fill(&self, file: &File, size: u64, offset: u64, length: u64) {
         let blocks = offset / BLOCK..offset.saturating_add(length).div_ceil(BLOCK);
-        for block in blocks.filter(|block| self.take(*block)) {
+        for block in blocks.filter(|block| self.take(size, *block)) {
             populate(file, block * BLOCK, BLOCK);
         }
     }
 
     /// Whether the caller is the first to ask for a block.
-    fn take(&self, block: u64) -> bool {
+    fn take(&self, size: u64, block: u64) -> bool {
+        let words = self.0.get_or_init(|| {
+            let words = usize::try_from(size.min(MOST).div_ceil(BLOCK).div_ceil(64));
+            (0..words.unwrap_or(0)).map(|_| AtomicU64::new(0)).collect()
+        });
         let (word, bit) = (usize::try_from(block / 64), 1 << (block % 64));
-        let word = word.ok().and_then(|word| self.0.get(word));
+        let word = word.ok().and_then(|word| words.get(word));
         word.is_some_and(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSliceMut;
+    use std::io::Write;
+
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
     use super::*;
 
     #[test]
     fn each_block_is_taken_once() {
-        let filled = Filled::new(65 * BLOCK + 1);
-        let taken: Vec<u64> = (0..70).filter(|block| filled.take(*block)).collect();
-        assert_eq!(taken, (0..128).take(70).collect::<Vec<_>>());
-        assert!(!(0..70).any(|block| filled.take(block)));
-        assert!(!Filled::new(0).take(0));
+        let filled = Filled::default();
+        let size = 65 * BLOCK + 1;
+        assert!((0..128).all(|block| filled.take(size, block)));
+        assert!(!(0..200).any(|block| filled.take(size, block)));
+        assert!(!Filled::default().take(0, 0));
+        // What a file claims costs no memory to speak of.
+        let huge = Filled::default();
+        assert!(huge.take(u64::MAX, 0) && !huge.take(u64::MAX, MOST / BLOCK));
     }
 
     #[test]
@@ -58,11 +68,49 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), [7; 10_000]).unwrap();
         let open = File::open(file.path()).unwrap();
-        let filled = Filled::new(10 * BLOCK);
+        let (filled, size) = (Filled::default(), 10 * BLOCK);
         // Beyond the file's end, as after somebody has cut it.
-        filled.fill(&open, 0, 3 * BLOCK);
-        filled.fill(&open, u64::MAX - 1, 5);
-        filled.fill(&File::open("/dev/null").unwrap(), 5 * BLOCK, 1);
+        filled.fill(&open, size, 0, 3 * BLOCK);
+        filled.fill(&open, size, u64::MAX - 1, 5);
+        filled.fill(&File::open("/dev/null").unwrap(), size, 5 * BLOCK, 1);
         assert_eq!(std::fs::read(file.path()).unwrap(), [7; 10_000]);
+    }
+
+    /// Whether the byte at `offset` is in the page cache; none where the file system cannot say.
+    fn is_cached(file: &File, offset: u64) -> Option<bool> {
+        let mut byte = [0];
+        let read = preadv2(
+            file,
+            &mut [IoSliceMut::new(&mut byte)],
+            offset,
+            ReadWriteFlags::NOWAIT,
+        );
+        match read {
+            Ok(_) => Some(true),
+            Err(Errno::AGAIN) => Some(false),
+            Err(_) => None,
+        }
+    }
+
+    #[test]
+    fn blocks_are_in_the_page_cache_afterwards() {
+        // Not in a memory file system, which is all page cache.
+        let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let size = 8 * BLOCK;
+        file.write_all(&vec![7; usize::try_from(size).unwrap()])
+            .unwrap();
+        file.as_file().sync_all().unwrap();
+        rustix::fs::fadvise(file.as_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let open = File::open(file.path()).unwrap();
+        let filled = Filled::default();
+        filled.fill(&open, size, BLOCK + 5, BLOCK);
+        let cached: Vec<_> = (0..2 * BLOCK / 4096)
+            .map(|page| is_cached(&open, BLOCK + page * 4096))
+            .collect();
+        // The last block shows whether pages can be absent at all here.
+        match is_cached(&open, size - 1) {
+            Some(false) => assert!(cached.iter().all(|page| *page == Some(true))),
+            Some(true) | None => println!("this file system keeps pages or does not tell"),
+        }
     }
 }

@@ -157,6 +157,7 @@ impl Reader {
                 backend: options.backend,
                 verify: options.verify,
                 drop_pages: memory.is_some_and(|memory| shard_bytes > memory),
+                fills: memory::available().is_some_and(|memory| shard_bytes <= memory),
                 kept_bytes,
             },
             Arc::clone(&counters),

@@ -50,6 +50,8 @@ pub(crate) struct How {
     pub(crate) verify: Verify,
     /// Whether pages are given back to the system once they were copied.
     pub(crate) drop_pages: bool,
+    /// Whether more than is asked for is brought into the page cache, where it will be wanted.
+    pub(crate) fills: bool,
     /// Bytes of each cache's indexes up to which they are kept in memory.
     pub(crate) kept_bytes: u64,
 }
@@ -92,7 +94,7 @@ impl Rows {
             caches,
             units,
             open,
-            backend: how.backend.make(!how.drop_pages),
+            backend: how.backend.make(how.fills),
             verify: how.verify,
             drop_pages: how.drop_pages,
             counters,

@@ -26,7 +26,7 @@ const ALIGNMENT: usize = 4096;
 
 /// Memory of at least this size lies at a border of it, so that the system can back it with huge pages: copying into those
 /// takes half the CPU time of copying into small ones.
-const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// Bytes in whole pages that the system has already backed with memory, so that no first touch is slow.
 pub struct PlainMemory {
@@ -57,9 +57,11 @@ impl PlainMemory {
         let start = if spare == 0 {
             0
         } else {
-            // Only advice: where there are no huge pages, small ones do.
-            let _ = map.advise(Advice::HugePage);
-            map.as_ptr().align_offset(HUGE_PAGE)
+            let start = map.as_ptr().align_offset(HUGE_PAGE);
+            // Only advice: where there are no huge pages, small ones do. None for the rest that fills no whole one.
+            let huge = whole / HUGE_PAGE * HUGE_PAGE;
+            let _ = map.advise_range(Advice::HugePage, start, huge);
+            start
         };
         let range = start..start + whole;
         if map
@@ -246,10 +248,15 @@ mod tests {
 
     #[test]
     fn plain_memory_is_zero_and_page_aligned() {
-        for bytes in [0, 1, 4096, 4097, 1_000_000] {
+        for bytes in [0, 1, 4096, 4097, 1_000_000, HUGE_PAGE, 5 * HUGE_PAGE / 4] {
             let mut memory = PlainMemory::new(bytes).unwrap();
             assert!(memory.len() >= bytes && memory.len().is_multiple_of(ALIGNMENT));
-            assert_eq!(memory.as_ptr() as usize % ALIGNMENT, 0);
+            let border = if bytes < HUGE_PAGE {
+                ALIGNMENT
+            } else {
+                HUGE_PAGE
+            };
+            assert_eq!(memory.as_ptr() as usize % border, 0);
             assert!(memory.iter().all(|byte| *byte == 0));
             memory.fill(7);
         }

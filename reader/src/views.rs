@@ -46,6 +46,7 @@ impl Views {
                 backend: Backend::Mmap,
                 verify: Verify::Off,
                 drop_pages: false,
+                fills: false,
                 kept_bytes: KEPT_BYTES,
             },
             Arc::new(Counters::default()),
