@@ -257,3 +257,48 @@ fn forged_records_are_refused_and_cannot_move_the_cursor() {
         assert!(!output.join("manifest.json").exists(), "change {number}");
     }
 }
+
+/// Copies of the sources that workers name otherwise make other receipts of a partition, though not other shards.
+#[test]
+fn parts_that_saw_the_sources_elsewhere_are_told_so() {
+    let scene = scene();
+    let parts = scene.parts(2);
+    let moved = scene.corpus.output("moved");
+    fs::rename(scene.corpus.data(), &moved).expect("our own folder");
+    let other = scene.corpus.output("other");
+    let run = scene.corpus.build_of(&[moved], &other);
+    let run = run.with("--partitions", "4");
+    let run = run.args(["--worker", "1", "--workers", "4"]);
+    let _ = run.end().expect_code(0);
+    let given = [parts[0].clone(), parts[1].clone(), other];
+    let ended = scene.commit(&given, &scene.corpus.output("joined")).end();
+    let ended = ended.expect_code(2);
+    assert!(
+        ended.stderr.contains("differ in partition 1")
+            && ended.stderr.contains("under other names"),
+        "{}",
+        ended.stderr
+    );
+}
+
+/// Shards that moved to another node, and the giver's records removed.
+#[test]
+fn a_node_that_gave_shards_away_is_sound_without_its_records() {
+    let scene = scene();
+    let parts = scene.parts(2);
+    commit_all(&scene, &parts);
+    for name in files(&parts[0]).into_keys() {
+        if name.contains("shards/p0002-") {
+            fs::copy(parts[0].join(&name), parts[1].join(&name)).expect("a shard");
+            fs::remove_file(parts[0].join(&name)).expect("our own file");
+        }
+    }
+    let _ = verify(&parts[0]).expect_code(1);
+    for file in fs::read_dir(parts[0].join("parts")).expect("a folder") {
+        fs::remove_file(file.expect("a file").path()).expect("our own file");
+    }
+    for (part, elsewhere) in parts.iter().zip([vec![1, 2, 3], vec![0]]) {
+        let report = verify(part).expect_code(0).json();
+        assert_eq!(report["not_held"], serde_json::json!(elsewhere));
+    }
+}

@@ -114,6 +114,9 @@ impl<E> Default for Receipts<E> {
     }
 }
 
+/// A receipt, and what stands in its file.
+pub(crate) type OnDisk<E> = (Receipt<E>, Vec<u8>);
+
 pub(crate) type ImageReceipts = Receipts<ImageEntry>;
 pub(crate) type SampleReceipts = Receipts<SampleEntry>;
 
@@ -170,7 +173,7 @@ impl<E: InFolder> Receipts<E> {
     }
 
     /// The receipt at `path` and its bytes, if one of the same shard as `receipt` stands there.
-    pub(crate) fn before(path: &Path, receipt: &Receipt<E>) -> Option<(Receipt<E>, Vec<u8>)> {
+    pub(crate) fn before(path: &Path, receipt: &Receipt<E>) -> Option<OnDisk<E>> {
         let bytes = fs::read(path).ok()?;
         let there = Receipt::<E>::parse(&bytes).ok()?;
         let shard = |receipt: &Receipt<E>| (receipt.plan_id, receipt.partition, receipt.ordinal);
@@ -244,11 +247,7 @@ impl<E: InFolder> Receipts<E> {
 }
 
 /// A receipt and its bytes, if they are whole and its shard is there.
-fn read<E: InFolder>(
-    folder: &Path,
-    partition: u32,
-    ordinal: u32,
-) -> Result<Option<(Receipt<E>, Vec<u8>)>> {
+fn read<E: InFolder>(folder: &Path, partition: u32, ordinal: u32) -> Result<Option<OnDisk<E>>> {
     let path = folder.join(FileName::Receipt { partition, ordinal }.to_string());
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,

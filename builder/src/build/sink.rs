@@ -16,7 +16,7 @@ use stoker_formats::{
 use super::context::Context;
 use super::named::changed;
 use super::progress::Counters;
-use super::receipts::{InFolder, Receipts, Rest};
+use super::receipts::{InFolder, OnDisk, Receipts, Rest};
 use crate::error::{Error, Result};
 use crate::image::{ImageRecipe, float_table};
 use crate::publish::Pending;
@@ -288,7 +288,7 @@ impl<'a, K: Kind> Sink<'a, K> {
         &self,
         receipt: &Receipt<K::Entry>,
         bytes: &[u8],
-    ) -> Result<Option<(Receipt<K::Entry>, Vec<u8>)>> {
+    ) -> Result<Option<OnDisk<K::Entry>>> {
         let context = self.context;
         let folder = K::Entry::folder(&context.layout);
         let root = context.publisher.root();
