@@ -1,10 +1,14 @@
 //! Looks into folders of a cache.
 //!
-//! Owns what a folder that is not there means: nothing is in it. Invariant: nothing is opened or changed.
+//! Owns what a folder that is not there means: nothing is in it. Invariant: nothing is changed, and what somebody else may
+//! have put under a name of ours can neither hold a read up nor fill the memory.
 
-use std::fs::{self, DirEntry};
-use std::io::ErrorKind;
+use std::fs::{self, DirEntry, OpenOptions};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+
+use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
 
@@ -25,4 +29,24 @@ pub(crate) fn entries(folder: &Path) -> Result<Vec<DirEntry>> {
 /// Whether a regular file of so many bytes is there, and not through a link.
 pub(crate) fn has_file(path: &Path, bytes: u64) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == bytes)
+}
+
+/// The bytes of a regular file of at most `bytes_max`, and not through a link.
+pub(crate) fn read_regular(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    // Non-blocking, because a FIFO without a writer would hold the open for ever.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    if metadata.len() > bytes_max as u64 {
+        return Err(io::Error::other(format!("longer than {bytes_max} bytes")));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

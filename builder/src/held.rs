@@ -1,17 +1,18 @@
 //! Which partitions a folder holds, where several nodes share a cache.
 //!
 //! Owns the rule that tells a share from a damaged whole: the folder `parts` marks a folder that holds a share. Invariant: a
-//! partition of which a shard is there, or which a part record in the folder names, is held, and what it lacks is damage.
+//! partition of which a shard is there, or which a part record of the cache's plans names, is held, and what it lacks is damage.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 
-use stoker_formats::{FileName, PARTS_FOLDER, PartFile, PartRecord};
+use stoker_formats::{FileName, PARTS_FOLDER};
 use stoker_reader::CacheFiles;
 
+use crate::build::named::plan_ids;
 use crate::error::Result;
-use crate::folder;
+use crate::records;
 
 /// The partitions whose shards are on other nodes, ascending.
 ///
@@ -22,18 +23,15 @@ pub(crate) fn elsewhere(files: &CacheFiles) -> Result<Vec<u32>> {
     if !parts.is_dir() {
         return Ok(Vec::new());
     }
-    let mut built = Vec::new();
-    for entry in folder::entries(&parts)? {
-        let name = entry.file_name();
-        if let Some(Ok(PartFile::Record(_))) = name.to_str().map(PartFile::parse)
-            && let Ok(bytes) = fs::read(entry.path())
-            && let Ok(record) = PartRecord::parse(&bytes)
+    let mut held = BTreeSet::new();
+    for found in records::find(files.root())? {
+        if let Ok(record) = found.read()
+            && records::ids(&record) == plan_ids(files.manifest())
         {
-            built.extend(record.partitions.iter().map(|entry| entry.partition));
+            held.extend(record.partitions.iter().map(|entry| entry.partition));
         }
     }
     let mut with_shards = BTreeSet::new();
-    let mut held: BTreeSet<u32> = built.into_iter().collect();
     for file in files.expected() {
         if let FileName::Shard { partition, .. } = file.name {
             with_shards.insert(partition);

@@ -17,6 +17,7 @@ pub mod place;
 pub mod plan;
 pub mod publish;
 pub mod record;
+mod records;
 pub mod reject;
 pub mod source;
 pub mod stats;

@@ -144,6 +144,15 @@ impl Error {
         }
     }
 
+    /// Whether the file is of a newer version: not ours to judge.
+    #[must_use]
+    pub fn is_newer(&self) -> bool {
+        match self {
+            Self::InFile { source, .. } => source.is_newer(),
+            _ => matches!(self, Self::NewerVersion { .. }),
+        }
+    }
+
     /// What to do about it, if there is something to say.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {

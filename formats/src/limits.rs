@@ -62,6 +62,9 @@ pub const MAX_RECIPE_TEXT_BYTES: usize = 64 << 10;
 /// Partitions of a cache: the default plan never makes more than 960 a split.
 pub const MAX_PARTITIONS: u32 = 1 << 20;
 
+/// Workers of a build: above all machines there are; a table of them stays small.
+pub const MAX_WORKERS: u32 = 1_000_000;
+
 /// Up to this many positions a permutation is a shuffled table (two bytes an entry); above, a Feistel network.
 pub const MAX_TABLE_POSITIONS: u64 = 1 << 16;
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::canonical::{Recipe, is_within_bounds};
 use crate::error::Result;
-use crate::limits::{MAX_ID_BYTES, MAX_MANIFEST_BYTES, MAX_PARTITIONS};
+use crate::limits::{MAX_ID_BYTES, MAX_MANIFEST_BYTES, MAX_PARTITIONS, MAX_WORKERS};
 use crate::manifest::{FileEntry, InputEntry, Partition, SplitEntry, Tables, Version};
 use crate::names::{PlanId, TableKind, bad};
 use crate::sealed::{self, Seal, document_fault};
@@ -221,7 +221,8 @@ impl PartRecord {
                 "created_by, recipe".into(),
             );
         }
-        if self.name.worker >= self.name.workers {
+        let PartName { worker, workers } = self.name;
+        if worker >= workers || workers > MAX_WORKERS {
             return fail("no such worker", self.name.to_string());
         }
         let mut next = 0;
@@ -241,6 +242,12 @@ impl PartRecord {
             let number = entry.partition;
             if !(next..partitions).contains(&number) {
                 return fail("partitions do not ascend", format!("partition {number}"));
+            }
+            if number % workers != worker {
+                return fail(
+                    "a partition of another worker",
+                    format!("partition {number}"),
+                );
             }
             if let Some(what) = files.images.fault().or_else(|| files.samples.fault()) {
                 return fail(what, format!("partition {number}"));

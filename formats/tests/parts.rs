@@ -61,8 +61,10 @@ fn a_record_comes_back_and_every_changed_byte_is_noticed() {
 #[test]
 fn a_record_that_contradicts_itself_is_refused() {
     type Change = fn(&mut PartRecord);
-    let changes: [Change; 11] = [
+    let changes: [Change; 13] = [
         |record| record.name.worker = 2,
+        |record| record.name.worker = 1,
+        |record| record.name.workers = 1_000_002,
         |record| record.partitions.swap(0, 1),
         |record| record.partitions[1].partition = 0,
         |record| record.partitions[1].partition = 3,
@@ -82,6 +84,21 @@ fn a_record_that_contradicts_itself_is_refused() {
             "change {number}"
         );
     }
+}
+
+#[test]
+fn absurd_numbers_of_workers_are_refused() {
+    let empty = |workers| {
+        let mut record = record();
+        record.name.workers = workers;
+        record.partitions.clear();
+        record.tables.samples.rows = 0;
+        record.tables.rejects.rows = 0;
+        record.tables.provenance.rows = record.inputs.len() as u64;
+        record.to_bytes()
+    };
+    assert!(empty(1_000_000).is_ok());
+    assert!(matches!(empty(1_000_001), Err(Error::Document { .. })));
 }
 
 #[test]

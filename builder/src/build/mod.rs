@@ -48,7 +48,6 @@ use crate::publish::free_bytes;
 use context::{Context, DecodeMemory, Preparers};
 use early::Early;
 use in_flight::InFlight;
-use named::Named;
 use receipts::Layout;
 use rejects::Rejected;
 use setup::{Setup, set_up};
@@ -87,7 +86,6 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
             hint: "check --input".into(),
         });
     }
-    let named = Named::read(setup.publisher.root())?;
     resume_or_refuse(&setup, options)?;
     let share = &setup.share;
     let allowed = options.max_rejects.allowed(share.records);
@@ -127,7 +125,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         crashers: notes.crashers,
         early,
         layout,
-        named,
+        named: setup.named,
         plan: setup.plan,
         share: setup.share,
         image_recipe: setup.image_recipe,

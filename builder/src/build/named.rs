@@ -10,6 +10,7 @@ use std::path::Path;
 use stoker_formats::{ContentHash, FileName, Folder, MANIFEST_NAME, Manifest, PartitionFiles};
 
 use crate::error::{Error, Result};
+use crate::plan::PlanIds;
 
 /// The committed manifest, if there is one.
 #[derive(Debug)]
@@ -41,6 +42,22 @@ impl Named {
         }
     }
 
+    /// Whether there is one.
+    pub(crate) fn is_committed(&self) -> bool {
+        self.manifest.is_some()
+    }
+
+    /// Whether it is of these plans.
+    pub(crate) fn is_of(&self, ids: PlanIds) -> bool {
+        let manifest = self.manifest.as_ref();
+        manifest.is_some_and(|manifest| plan_ids(manifest) == ids)
+    }
+
+    /// Whether it names exactly this file.
+    pub(crate) fn names(&self, folder: Folder, name: FileName, hash: ContentHash) -> bool {
+        self.hash(folder, name) == Some(hash)
+    }
+
     /// Whether a file of this hash may be published under this name.
     pub(crate) fn allows(&self, folder: Folder, name: FileName, hash: ContentHash) -> bool {
         self.hash(folder, name).is_none_or(|named| named == hash)
@@ -68,6 +85,14 @@ impl Named {
             FileName::Table { .. } | FileName::Tokenizer { .. } => None,
         };
         file.map(|file| file.hash)
+    }
+}
+
+/// The plans of a manifest.
+pub(crate) fn plan_ids(manifest: &Manifest) -> PlanIds {
+    PlanIds {
+        image: manifest.image_plan_id,
+        text: manifest.text_plan_id,
     }
 }
 

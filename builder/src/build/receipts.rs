@@ -114,6 +114,9 @@ impl<E> Default for Receipts<E> {
     }
 }
 
+/// A receipt, and what stands in its file.
+pub(crate) type OnDisk<E> = (Receipt<E>, Vec<u8>);
+
 pub(crate) type ImageReceipts = Receipts<ImageEntry>;
 pub(crate) type SampleReceipts = Receipts<SampleEntry>;
 
@@ -169,15 +172,19 @@ impl<E: InFolder> Receipts<E> {
             .collect()
     }
 
-    /// Whether a receipt stands at `path` that says anything else than `receipt` about the same shard.
-    pub(crate) fn contradicts(path: &Path, receipt: &Receipt<E>) -> bool {
-        let there = fs::read(path).ok();
-        let there = there.and_then(|bytes| Receipt::<E>::parse(&bytes).ok());
-        there.is_some_and(|there| {
-            let shard =
-                |receipt: &Receipt<E>| (receipt.plan_id, receipt.partition, receipt.ordinal);
-            shard(&there) == shard(receipt) && there != *receipt
-        })
+    /// The receipt at `path` and its bytes, if one of the same shard as `receipt` stands there.
+    pub(crate) fn before(path: &Path, receipt: &Receipt<E>) -> Option<OnDisk<E>> {
+        let bytes = fs::read(path).ok()?;
+        let there = Receipt::<E>::parse(&bytes).ok()?;
+        let shard = |receipt: &Receipt<E>| (receipt.plan_id, receipt.partition, receipt.ordinal);
+        (shard(&there) == shard(receipt)).then_some((there, bytes))
+    }
+
+    /// Whether two receipts differ at most in where the same things were read.
+    pub(crate) fn agree(one: &Receipt<E>, other: &Receipt<E>) -> bool {
+        let same_items = one.items == other.items && one.entries == other.entries;
+        let same_range = (one.plan_range, one.first_row) == (other.plan_range, other.first_row);
+        same_range && same_items && one.shard == other.shard && one.rejects == other.rejects
     }
 
     /// All of them.
@@ -240,11 +247,7 @@ impl<E: InFolder> Receipts<E> {
 }
 
 /// A receipt and its bytes, if they are whole and its shard is there.
-fn read<E: InFolder>(
-    folder: &Path,
-    partition: u32,
-    ordinal: u32,
-) -> Result<Option<(Receipt<E>, Vec<u8>)>> {
+fn read<E: InFolder>(folder: &Path, partition: u32, ordinal: u32) -> Result<Option<OnDisk<E>>> {
     let path = folder.join(FileName::Receipt { partition, ordinal }.to_string());
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
@@ -269,7 +272,7 @@ fn read<E: InFolder>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stoker_formats::RejectEntry;
+    use stoker_formats::{RejectEntry, SourceEntry};
 
     /// A receipt of items that were all rejected.
     fn receipt(items: Range<u64>) -> Receipt<ImageEntry> {
@@ -332,9 +335,21 @@ mod tests {
             found.unwrap().covered()
         };
         assert_eq!((covered(1), covered(2), covered(9)), (0, 2, 2));
-        assert!(!ImageReceipts::contradicts(&path, &receipt(0..2)));
-        assert!(ImageReceipts::contradicts(&path, &receipt(0..1)));
+        let agrees = |now: &Receipt<ImageEntry>| {
+            let before = ImageReceipts::before(&path, now);
+            before.map(|(before, _)| ImageReceipts::agree(&before, now))
+        };
+        let mut moved = receipt(0..2);
+        moved.sources.push(SourceEntry {
+            item: 0,
+            uri: "/elsewhere/a.png".into(),
+            bytes: 5,
+            etag: None,
+        });
+        assert_eq!(agrees(&receipt(0..2)), Some(true));
+        assert_eq!(agrees(&moved), Some(true));
+        assert_eq!(agrees(&receipt(0..1)), Some(false));
         fs::write(&path, b"damaged").unwrap();
-        assert!(!ImageReceipts::contradicts(&path, &receipt(0..1)));
+        assert_eq!(agrees(&receipt(0..1)), None);
     }
 }

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use stoker_formats::PARTS_FOLDER;
 use tokio::runtime::Runtime;
 
 use super::lock::Lock;
+use super::named::Named;
 use super::options::BuildOptions;
 use super::progress::{Counters, Progress};
 use super::share::Share;
@@ -42,6 +44,7 @@ pub(crate) struct Setup {
     pub(crate) model: ModelFolder,
     pub(crate) source: Source,
     pub(crate) publisher: Publisher,
+    pub(crate) named: Named,
     pub(crate) state: BuildState,
     pub(crate) runtime: Runtime,
     pub(crate) pool: rayon::ThreadPool,
@@ -71,6 +74,10 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
     let text = TextPreparer::new(&model, text_recipe.clone())?;
     let publisher = Publisher::make(options.output.clone())?;
     let lock = Lock::take(&options.output)?;
+    let named = Named::read(publisher.root())?;
+    if options.part.is_some() {
+        refuse_whole(&named, &options.output)?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(fetching_threads(options))
         .max_blocking_threads(LOCAL_READS_MAX)
@@ -170,6 +177,7 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
         model,
         source,
         publisher,
+        named,
         state,
         runtime,
         pool,
@@ -204,4 +212,19 @@ fn fetch_inputs(
         });
     }
     Ok(files)
+}
+
+/// Refuses to build a part where a whole cache is: as a share, it could lack shards without being damaged.
+fn refuse_whole(named: &Named, output: &Path) -> Result<()> {
+    if !named.is_committed() || output.join(PARTS_FOLDER).is_dir() {
+        return Ok(());
+    }
+    Err(Error::Usage {
+        what: format!(
+            "a part cannot be built where a whole cache is: `{}`",
+            output.display()
+        ),
+        hint: "build without --worker and --workers to mend that cache, or choose another --output"
+            .into(),
+    })
 }

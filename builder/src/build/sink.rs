@@ -16,7 +16,7 @@ use stoker_formats::{
 use super::context::Context;
 use super::named::changed;
 use super::progress::Counters;
-use super::receipts::{InFolder, Receipts, Rest};
+use super::receipts::{InFolder, OnDisk, Receipts, Rest};
 use crate::error::{Error, Result};
 use crate::image::{ImageRecipe, float_table};
 use crate::publish::Pending;
@@ -261,16 +261,20 @@ impl<'a, K: Kind> Sink<'a, K> {
             rejects: open.rejects,
             sources: open.sources,
         };
-        let name = self.receipt_name();
         let bytes = receipt.to_bytes()?;
-        self.check_same(&receipt, &bytes)?;
+        let kept = self.check_same(&receipt, &bytes)?;
         if let Some(out) = out {
             out.publish(&base_name(&self.shard_name()))?;
         }
-        let folder = self.folder.join("receipts");
-        self.context
-            .publisher
-            .publish_bytes(&folder, &base_name(&name), &bytes)?;
+        let (receipt, bytes) = if let Some(kept) = kept {
+            kept
+        } else {
+            let (folder, name) = (self.folder.join("receipts"), self.receipt_name());
+            self.context
+                .publisher
+                .publish_bytes(&folder, &base_name(&name), &bytes)?;
+            (receipt, bytes)
+        };
         self.rest.ordinal += 1;
         self.rest.first_row += receipt.entries.len() as u64;
         self.rest.items.start = end;
@@ -279,8 +283,12 @@ impl<'a, K: Kind> Sink<'a, K> {
     }
 
     /// Refuses to publish anything else than what a receipt of this plan, or the committed manifest, says of the shard: other
-    /// files count on it.
-    fn check_same(&self, receipt: &Receipt<K::Entry>, bytes: &[u8]) -> Result<()> {
+    /// files count on it. Gives the receipt that stays, with its bytes: the same things may have been read elsewhere.
+    fn check_same(
+        &self,
+        receipt: &Receipt<K::Entry>,
+        bytes: &[u8],
+    ) -> Result<Option<OnDisk<K::Entry>>> {
         let context = self.context;
         let folder = K::Entry::folder(&context.layout);
         let root = context.publisher.root();
@@ -291,10 +299,14 @@ impl<'a, K: Kind> Sink<'a, K> {
         {
             return Err(changed(&path(shard_name)));
         }
-        if context.named.allows(folder, name, ContentHash::of(bytes))
-            && !Receipts::contradicts(&path(name), receipt)
-        {
-            Ok(())
+        let allows = |bytes: &[u8]| context.named.allows(folder, name, ContentHash::of(bytes));
+        let before = Receipts::before(&path(name), receipt);
+        let agrees = before
+            .as_ref()
+            .is_none_or(|(before, _)| Receipts::agree(before, receipt));
+        let kept = before.filter(|(_, bytes)| agrees && allows(bytes));
+        if agrees && (kept.is_some() || allows(bytes)) {
+            Ok(kept)
         } else {
             Err(changed(&path(name)))
         }

@@ -10,6 +10,7 @@ use stoker_formats::PlanId;
 use crate::error::{Error, Result};
 use crate::plan::PlanIds;
 use crate::publish::Publisher;
+use crate::source::printable;
 
 /// Name of the state file in the output folder; it is gone once the manifest is committed.
 pub const STATE_NAME: &str = "building.json";
@@ -93,7 +94,8 @@ impl BuildState {
         if more > 0 {
             text.push_str(&format!(" and {more} more"));
         }
-        text
+        // What was built elsewhere names its inputs as it likes.
+        printable(&text)
     }
 }
 

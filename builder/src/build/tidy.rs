@@ -11,12 +11,14 @@ use stoker_formats::{
 };
 
 use super::in_flight::{CRASHERS_NAME, IN_FLIGHT_NAME};
+use super::named::plan_ids;
 use super::setup::SPOOL_FOLDER;
 use super::state::STATE_NAME;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::plan::PlanIds;
 use crate::publish::{Publisher, TEMP_SUFFIX};
+use crate::records;
 
 /// Folders inside a plan's folder; the plan's own folder holds files too.
 const SUBFOLDERS: [&str; 5] = ["shards", "receipts", "index", "tables", ""];
@@ -94,9 +96,15 @@ fn is_folder(path: &Path) -> bool {
 
 /// Drops the unfinished build `earlier`, except what the committed cache or the build `now` shares with it.
 pub(crate) fn drop_unfinished(publisher: &Publisher, earlier: PlanIds, now: PlanIds) -> Result<()> {
-    remove_parts(publisher)?;
     let mut kept = vec![Folder::Images(now.image), Folder::Text(now.text)];
-    kept.extend(committed(publisher.root())?);
+    match committed(publisher.root())? {
+        // Records of a committed share say what it holds, and their folder that it is one.
+        Some(ids) => {
+            records::remove(publisher, None, |of| of == Some(earlier) && earlier != ids)?;
+            kept.extend([Folder::Images(ids.image), Folder::Text(ids.text)]);
+        }
+        None => remove_parts(publisher)?,
+    }
     for folder in [Folder::Images(earlier.image), Folder::Text(earlier.text)] {
         if !kept.contains(&folder) {
             remove_plan_folder(publisher.root(), folder)?;
@@ -121,18 +129,15 @@ pub(crate) fn prune(publisher: &Publisher, kept: [Folder; 2]) -> Result<()> {
     Ok(())
 }
 
-/// The folders that the committed manifest names.
-fn committed(root: &Path) -> Result<Vec<Folder>> {
+/// The plans of the committed manifest.
+fn committed(root: &Path) -> Result<Option<PlanIds>> {
     let path = root.join(MANIFEST_NAME);
     match fs::read(&path) {
         Ok(bytes) => {
             let manifest = Manifest::parse(&bytes).map_err(|error| error.in_file(&path))?;
-            Ok(vec![
-                Folder::Images(manifest.image_plan_id),
-                Folder::Text(manifest.text_plan_id),
-            ])
+            Ok(Some(plan_ids(&manifest)))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::io("read", &path)(error)),
     }
 }

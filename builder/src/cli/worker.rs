@@ -6,6 +6,7 @@
 use std::fmt;
 
 use stoker_formats::PartName;
+use stoker_formats::limits::MAX_WORKERS;
 
 use super::args::WorkerArg;
 use crate::error::{Error, Result};
@@ -74,6 +75,12 @@ pub(super) fn choose(
             });
         }
     };
+    if count > MAX_WORKERS {
+        return Err(Error::Usage {
+            what: format!("more than {MAX_WORKERS} workers: `{count}`"),
+            hint: format!("look at {workers_from}"),
+        });
+    }
     if number >= count {
         return Err(Error::Usage {
             what: format!("{count} workers are numbered from 0, there is no worker `{number}`"),
@@ -190,6 +197,12 @@ mod tests {
                 Some(3),
                 &[],
                 "there is no worker `3`",
+            ),
+            (
+                Some(WorkerArg(Some(3))),
+                Some(1_000_001),
+                &[],
+                "more than 1000000 workers: `1000001`",
             ),
             (
                 auto,

@@ -1,12 +1,17 @@
 //! Brings receipts, indexes and the tokenizer of all parts into the output.
 //!
-//! Owns the check of what a part holds. Invariant: a file in the output has the hash that its part's record names; one that
-//! a committed manifest of the output names otherwise is not touched.
+//! Owns the check of what a part holds, and of what the output holds already. Invariant: nothing is written before everything
+//! is checked; a file in the output has the hash that its part's record names; one that says something else, whole or named by
+//! a committed manifest or a record of the output, is not touched.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use stoker_formats::{ContentHash, FileEntry, FileName, Folder, PartitionFiles};
+use stoker_formats::limits::MAX_RECEIPT_BYTES;
+use stoker_formats::{
+    ContentHash, Error as Formats, FileEntry, FileName, Folder, ImageReceipt, PartitionFiles,
+    SampleReceipt,
+};
 
 use super::cover::Source;
 use super::found::Part;
@@ -16,134 +21,218 @@ use crate::build::commit::publish_unless_there;
 use crate::build::named::{Named, changed};
 use crate::build::receipts::Layout;
 use crate::error::{Error, Result};
-use crate::folder::has_file;
+use crate::folder::{has_file, read_regular};
 use crate::publish::Publisher;
+use crate::records;
 
 /// Files that a message names.
 const NAMED_FILES_MAX: usize = 20;
 
-struct Collector<'a> {
-    publisher: &'a Publisher,
-    named: &'a Named,
-    /// Files that a part lacks, or holds with other bytes.
-    lost: Vec<String>,
+/// What is to be brought, and where to.
+pub(super) struct Collector<'a> {
+    pub(super) parts: &'a [Part],
+    pub(super) sources: &'a [Source],
+    pub(super) layout: &'a Layout,
+    pub(super) output: &'a Path,
+    pub(super) named: &'a Named,
+    pub(super) stop: &'a Stop,
 }
 
-/// Copies what the output lacks. Shards are only looked for: a part holds all of its shards or, if its small files were copied to
-/// where the commit runs, none.
-pub(super) fn collect(
-    parts: &[Part],
-    sources: &[Source],
-    layout: &Layout,
-    publisher: &Publisher,
-    named: &Named,
-    stop: &Stop,
-) -> Result<()> {
-    let mut collector = Collector {
-        publisher,
-        named,
-        lost: Vec::new(),
-    };
-    let (images, text) = (layout.images(), layout.text());
-    for (partition, source) in (0u32..).zip(sources) {
-        stop.check()?;
-        let root = &parts[source.part].root;
-        let files = &source.entry(parts).files;
-        collector.take_all(root, images, partition, &files.images)?;
-        collector.take_all(root, text, partition, &files.samples)?;
-    }
-    let tokenizer = parts[0].record.tokenizer;
-    let hash = tokenizer.hash;
-    let name = FileName::Tokenizer { hash };
-    collector.take(&parts[0].root, text, name, tokenizer)?;
-    for part in parts {
-        collector.look_for_shards(part, layout);
-    }
-    collector.finish()
+/// A file of a part that the cache's folder shall hold.
+struct Small<'a> {
+    root: &'a Path,
+    folder: Folder,
+    name: FileName,
+    entry: FileEntry,
 }
 
 impl Collector<'_> {
-    fn take_all(
-        &mut self,
-        root: &Path,
-        folder: Folder,
-        partition: u32,
-        files: &PartitionFiles,
-    ) -> Result<()> {
-        for (ordinal, receipt) in (0u32..).zip(&files.receipts) {
-            let name = FileName::Receipt { partition, ordinal };
-            self.take(root, folder, name, *receipt)?;
+    /// Refuses parts that lack files, and an output that holds others. Shards are only looked for: a part holds all of its
+    /// shards or, if its small files were copied to where the commit runs, none.
+    pub(super) fn check(&self) -> Result<()> {
+        self.check_records()?;
+        let mut lost = Vec::new();
+        for small in self.files() {
+            self.stop.check()?;
+            if small.read().is_none() {
+                lost.push(small.from().display().to_string());
+                continue;
+            }
+            let to = path(self.output, small.folder, small.name);
+            if !self
+                .named
+                .allows(small.folder, small.name, small.entry.hash)
+            {
+                return Err(changed(&to));
+            }
+            let is_named = self.named.names(small.folder, small.name, small.entry.hash);
+            if !is_named && small.is_contradicted(&to) {
+                return Err(contradicted(&to));
+            }
         }
-        self.take(root, folder, FileName::Index { partition }, files.index)
+        for part in self.parts {
+            look_for_shards(part, self.layout, &mut lost);
+        }
+        if lost.is_empty() {
+            return Ok(());
+        }
+        Err(lacking(lost))
     }
 
-    fn take(
-        &mut self,
-        root: &Path,
-        folder: Folder,
-        name: FileName,
-        entry: FileEntry,
-    ) -> Result<()> {
-        let from = path(root, folder, name);
-        let bytes = has_file(&from, entry.bytes).then(|| fs::read(&from).ok());
-        let Some(bytes) = bytes
-            .flatten()
-            .filter(|bytes| ContentHash::of(bytes) == entry.hash)
-        else {
-            self.lost.push(from.display().to_string());
-            return Ok(());
-        };
-        let to = path(self.publisher.root(), folder, name);
-        if !self.named.allows(folder, name, entry.hash) {
-            return Err(changed(&to));
+    /// Copies what the output lacks.
+    pub(super) fn collect(&self, publisher: &Publisher) -> Result<()> {
+        for small in self.files() {
+            self.stop.check()?;
+            let Some(bytes) = small.read() else {
+                return Err(lacking(vec![small.from().display().to_string()]));
+            };
+            let file = Path::new(&small.folder.to_string()).join(small.name.to_string());
+            if let (Some(folder), Some(name)) = (file.parent(), file.file_name()) {
+                publish_unless_there(publisher, folder, &name.to_string_lossy(), &bytes)?;
+            }
         }
-        let (Some(folder), Some(name)) =
-            (to.parent(), to.file_name().and_then(|name| name.to_str()))
-        else {
-            return Ok(());
-        };
-        let folder = folder.strip_prefix(self.publisher.root()).unwrap_or(folder);
-        publish_unless_there(self.publisher, folder, name, &bytes)
+        Ok(())
     }
 
-    fn look_for_shards(&mut self, part: &Part, layout: &Layout) {
-        let mut there = false;
-        let mut missing = Vec::new();
-        for entry in &part.record.partitions {
-            let partition = entry.partition;
-            let kinds = [
-                (layout.images(), &entry.files.images),
-                (layout.text(), &entry.files.samples),
-            ];
-            for (folder, files) in kinds {
-                for (ordinal, shard) in (0u32..).zip(&files.shards) {
-                    let Some(shard) = shard else { continue };
-                    let path = path(&part.root, folder, FileName::Shard { partition, ordinal });
-                    if has_file(&path, shard.bytes) {
-                        there = true;
-                    } else {
-                        missing.push(path.display().to_string());
-                    }
+    fn files(&self) -> impl Iterator<Item = Small<'_>> {
+        let tokenizer = self.parts[0].record.tokenizer;
+        let hash = tokenizer.hash;
+        let tokenizer = Small {
+            root: &self.parts[0].root,
+            folder: self.layout.text(),
+            name: FileName::Tokenizer { hash },
+            entry: tokenizer,
+        };
+        let partitions = (0u32..).zip(self.sources).flat_map(|(partition, source)| {
+            let root = self.parts[source.part].root.as_path();
+            let files = &source.entry(self.parts).files;
+            let images = small_files(root, self.layout.images(), partition, &files.images);
+            images.chain(small_files(
+                root,
+                self.layout.text(),
+                partition,
+                &files.samples,
+            ))
+        });
+        partitions.chain([tokenizer])
+    }
+
+    /// Refuses an output that has built a partition with other files, unless it has committed these.
+    fn check_records(&self) -> Result<()> {
+        if self.named.is_of(self.layout.ids) {
+            return Ok(());
+        }
+        for found in records::find(self.output)? {
+            let record = match found.read() {
+                Err(Error::Formats(error)) if error.is_newer() => return Err(error.into()),
+                Ok(record) if records::ids(&record) == self.layout.ids => record,
+                _ => continue,
+            };
+            for entry in &record.partitions {
+                let source = self.sources.get(entry.partition as usize);
+                if source.is_none_or(|source| source.entry(self.parts).files != entry.files) {
+                    return Err(contradicted(&found.path));
                 }
             }
         }
-        if there {
-            self.lost.append(&mut missing);
-        }
+        Ok(())
+    }
+}
+
+fn small_files<'a>(
+    root: &'a Path,
+    folder: Folder,
+    partition: u32,
+    files: &'a PartitionFiles,
+) -> impl Iterator<Item = Small<'a>> {
+    let small = move |name, entry| Small {
+        root,
+        folder,
+        name,
+        entry,
+    };
+    let receipts = (0u32..)
+        .zip(&files.receipts)
+        .map(move |(ordinal, receipt)| small(FileName::Receipt { partition, ordinal }, *receipt));
+    receipts.chain([small(FileName::Index { partition }, files.index)])
+}
+
+impl Small<'_> {
+    fn from(&self) -> PathBuf {
+        path(self.root, self.folder, self.name)
     }
 
-    fn finish(mut self) -> Result<()> {
-        if self.lost.is_empty() {
-            return Ok(());
+    /// Its bytes, if they are those that the record names.
+    fn read(&self) -> Option<Vec<u8>> {
+        let from = self.from();
+        let bytes = has_file(&from, self.entry.bytes).then(|| fs::read(&from).ok());
+        bytes
+            .flatten()
+            .filter(|bytes| ContentHash::of(bytes) == self.entry.hash)
+    }
+
+    /// Whether a whole receipt stands at `to` that says something else: its shard may be there too.
+    fn is_contradicted(&self, to: &Path) -> bool {
+        if !matches!(self.name, FileName::Receipt { .. }) {
+            return false;
         }
-        let count = self.lost.len();
-        self.lost.truncate(NAMED_FILES_MAX);
-        Err(Error::Usage {
-            what: format!(
-                "parts lack {count} files, or hold them damaged: `{}`",
-                self.lost.join("`, `")
-            ),
-            hint: "run the build command of that worker again, or copy the files anew".into(),
-        })
+        let Ok(there) = read_regular(to, MAX_RECEIPT_BYTES) else {
+            return false;
+        };
+        let fault: Option<Formats> = match self.folder {
+            Folder::Images(_) => ImageReceipt::parse(&there).err(),
+            Folder::Text(_) => SampleReceipt::parse(&there).err(),
+        };
+        ContentHash::of(&there) != self.entry.hash && fault.is_none_or(|error| error.is_newer())
+    }
+}
+
+fn look_for_shards(part: &Part, layout: &Layout, lost: &mut Vec<String>) {
+    let mut there = false;
+    let mut missing = Vec::new();
+    for entry in &part.record.partitions {
+        let partition = entry.partition;
+        let kinds = [
+            (layout.images(), &entry.files.images),
+            (layout.text(), &entry.files.samples),
+        ];
+        for (folder, files) in kinds {
+            for (ordinal, shard) in (0u32..).zip(&files.shards) {
+                let Some(shard) = shard else { continue };
+                let path = path(&part.root, folder, FileName::Shard { partition, ordinal });
+                if has_file(&path, shard.bytes) {
+                    there = true;
+                } else {
+                    missing.push(path.display().to_string());
+                }
+            }
+        }
+    }
+    if there {
+        lost.append(&mut missing);
+    }
+}
+
+fn lacking(mut lost: Vec<String>) -> Error {
+    let count = lost.len();
+    lost.truncate(NAMED_FILES_MAX);
+    Error::Usage {
+        what: format!(
+            "parts lack {count} files, or hold them damaged: `{}`",
+            lost.join("`, `")
+        ),
+        hint: "run the build command of that worker again, or copy the files anew".into(),
+    }
+}
+
+/// The output has made something else of the same partition.
+fn contradicted(path: &Path) -> Error {
+    Error::Usage {
+        what: format!(
+            "the output has built a partition with other bytes than the parts given: `{}`",
+            path.display()
+        ),
+        hint: "give the output's own part instead of its other copy, or choose another --output"
+            .into(),
     }
 }

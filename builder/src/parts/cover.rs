@@ -92,9 +92,12 @@ fn check_same(parts: &[Part], earlier: Source, part: &Part, entry: &PartEntry) -
             entry.partition,
             file.map_or_else(|| "counts".into(), |file| file.to_string())
         ),
-        hint:
+        hint: if matches!(file, Some(FileName::Receipt { .. })) {
+            "the same bytes were read under other names: all workers must see the sources alike; leave out one of the two"
+        } else {
             "the sources changed between the two builds: leave out one of them, or build it again"
-                .into(),
+        }
+        .into(),
     })
 }
 

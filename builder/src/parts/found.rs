@@ -1,18 +1,20 @@
 //! The parts that are to be committed: their records, and whether all are of one build.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use stoker_formats::{PARTS_FOLDER, PartFile, PartRecord};
+use stoker_formats::PartRecord;
 
 use crate::build::commit::CREATED_BY;
 use crate::build::state::{BuildState, InputState};
 use crate::error::{Error, Result};
-use crate::folder;
+use crate::records;
+use crate::source::printable;
 
 /// A part on disk.
 pub(super) struct Part {
     pub(super) root: PathBuf,
+    /// The record's file.
+    path: PathBuf,
     pub(super) record: PartRecord,
 }
 
@@ -35,7 +37,7 @@ impl Part {
 
     /// How messages call it.
     pub(super) fn name(&self) -> String {
-        self.root.display().to_string()
+        self.path.display().to_string()
     }
 }
 
@@ -62,26 +64,19 @@ pub(super) fn read(folders: &[PathBuf]) -> Result<Vec<Part>> {
 }
 
 fn read_folder(root: &Path, parts: &mut Vec<Part>) -> Result<()> {
-    let folder = root.join(PARTS_FOLDER);
-    let mut records = Vec::new();
-    for entry in folder::entries(&folder)? {
-        let name = entry.file_name();
-        if let Some(Ok(file @ PartFile::Record(name))) = name.to_str().map(PartFile::parse) {
-            records.push((name, folder.join(file.to_string())));
-        }
-    }
-    records.sort();
-    for (name, path) in records {
-        let bytes = fs::read(&path).map_err(Error::io("read", &path))?;
-        let record = PartRecord::parse(&bytes).map_err(|error| error.in_file(&path))?;
-        if record.name != name {
+    for found in records::find(root)? {
+        let record = found.read()?;
+        if record.name != found.name {
             return Err(Error::Usage {
-                what: format!("the record of another part: `{}`", path.display()),
+                what: format!("the record of another part: `{}`", found.path.display()),
                 hint: "build this part again".into(),
             });
         }
-        let root = root.to_path_buf();
-        parts.push(Part { root, record });
+        parts.push(Part {
+            root: root.to_path_buf(),
+            path: found.path,
+            record,
+        });
     }
     Ok(())
 }
@@ -102,7 +97,7 @@ pub(super) fn check_same_build(parts: &[Part]) -> Result<()> {
                 what: format!(
                     "part `{}` was built by {}, this is `{CREATED_BY}`",
                     part.name(),
-                    record.created_by
+                    printable(&record.created_by)
                 ),
                 hint:
                     "byte identity is promised for one release: build and commit with the same one"
@@ -110,12 +105,14 @@ pub(super) fn check_same_build(parts: &[Part]) -> Result<()> {
             });
         }
         let other = part.state();
-        if other == state && splits(record).eq(splits(&parts[0].record)) {
+        let first = &parts[0].record;
+        let same_files = (&record.inputs, record.tokenizer) == (&first.inputs, first.tokenizer);
+        if other == state && same_files && splits(record).eq(splits(first)) {
             continue;
         }
         let mut differences = state.differences(&other, ["there", "here"]);
         if differences.is_empty() {
-            differences = "another order of inputs or links".into();
+            differences = "another order of inputs or links, or another size of a file".into();
         }
         return Err(Error::Usage {
             what: format!(

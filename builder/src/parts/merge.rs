@@ -25,6 +25,7 @@ use crate::build::receipts::Layout;
 use crate::build::tables::OpenTables;
 use crate::error::{Error, Result};
 use crate::publish::Publisher;
+use crate::source::printable;
 use crate::verify::check_file;
 use crate::verify::progress::Progress;
 
@@ -88,7 +89,7 @@ pub(super) fn merge(
             for row in part.rejects.take(entry.rejects) {
                 let row = row?;
                 if is_source {
-                    *rejects.entry(row.reason.clone()).or_default() += 1;
+                    *rejects.entry(printable(&row.reason)).or_default() += 1;
                     tables.rejects.push(row)?;
                 }
             }
@@ -190,6 +191,10 @@ impl ChunkReader for OnDisk {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        let end = start.checked_add(length as u64);
+        if end.is_none_or(|end| end > self.bytes) {
+            return Err(ParquetError::EOF("a range behind the end".into()));
+        }
         let mut bytes = vec![0; length];
         File::open(&self.path)?.read_exact_at(&mut bytes, start)?;
         Ok(bytes.into())
@@ -264,5 +269,24 @@ fn value<T>(
     match row.get_column_iter().nth(column) {
         Some((_, Field::Null)) => Ok(None),
         _ => get(row).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_read_than_there_is() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), b"0123456789").unwrap();
+        let on_disk = OnDisk {
+            path: file.path().into(),
+            bytes: 10,
+        };
+        assert_eq!(on_disk.get_bytes(4, 6).unwrap(), "456789");
+        for (start, length) in [(4, 7), (0, usize::MAX >> 1), (u64::MAX, 2)] {
+            assert!(on_disk.get_bytes(start, length).is_err());
+        }
     }
 }

@@ -30,6 +30,8 @@ use crate::held;
 use crate::pack::store;
 use crate::plan::PlanIds;
 use crate::publish::Publisher;
+use crate::records;
+use collect::Collector;
 use cover::Source;
 use found::Part;
 
@@ -77,33 +79,45 @@ pub fn commit(request: &CommitRequest, stop: &Stop) -> Result<CommitReport> {
     };
     check_output(&request.output, &parts[0])?;
     let layout = Layout::new(ids);
-    layout.create(&publisher)?;
-    // Marks a folder that holds a share of the cache's shards, perhaps none.
-    publisher.create_folder(Path::new(PARTS_FOLDER))?;
     let named = Named::read(publisher.root())?;
-    collect::collect(&parts, &sources, &layout, &publisher, &named, stop)?;
+    let collector = Collector {
+        parts: &parts,
+        sources: &sources,
+        layout: &layout,
+        output: publisher.root(),
+        named: &named,
+        stop,
+    };
+    collector.check()?;
+    layout.create(&publisher)?;
+    if !named.is_of(ids) {
+        // Marks a folder that holds a share of the cache's shards, perhaps none.
+        publisher.create_folder(Path::new(PARTS_FOLDER))?;
+    }
+    collector.collect(&publisher)?;
     let merged = merge::merge(&parts, &sources, &layout, &publisher, stop)
         .map_err(|error| publisher.explain(error))?;
-    let manifest = manifest(&parts, &sources, merged.tables);
+    let manifest = manifest(&parts, &sources, merged.tables)?;
+    let bytes = manifest.to_bytes()?;
+    let mut committed = Committed {
+        fingerprint: Some(manifest.fingerprint.to_string()),
+        records: total(manifest.inputs.iter().map(|input| input.records))?,
+        rejected_images: total(entries(&parts, &sources).map(|entry| entry.rejected_images))?,
+        bytes: total(entries(&parts, &sources).flat_map(shard_bytes))?,
+        rejects: merged.rejects,
+        ..Committed::default()
+    };
+    committed.count(&manifest.splits);
     layout.sync(&publisher)?;
-    publish_manifest(&publisher, &manifest.to_bytes()?)?;
+    publish_manifest(&publisher, &bytes)?;
+    // Those of earlier plans say nothing of this cache.
+    records::remove(&publisher, None, |of| of != Some(ids))?;
     tidy::after_commit(&publisher)?;
     if request.prune {
         tidy::prune(&publisher, [layout.images(), layout.text()])?;
         store::prune(&publisher, manifest.fingerprint)?;
     }
-    let mut committed = Committed {
-        fingerprint: Some(manifest.fingerprint.to_string()),
-        records: manifest.inputs.iter().map(|input| input.records).sum(),
-        rejected_images: entries(&parts, &sources)
-            .map(|entry| entry.rejected_images)
-            .sum(),
-        bytes: entries(&parts, &sources).map(shard_bytes).sum(),
-        rejects: merged.rejects,
-        earlier_packs: store::earlier(publisher.root(), manifest.fingerprint)?,
-        ..Committed::default()
-    };
-    committed.count(&manifest.splits);
+    committed.earlier_packs = store::earlier(publisher.root(), manifest.fingerprint)?;
     Ok(CommitReport {
         cache: BuildReport::new(committed, &request.output, start.elapsed()),
         placement: placement(&parts),
@@ -131,45 +145,55 @@ fn entries<'a>(
     sources.iter().map(|source| source.entry(parts))
 }
 
-fn shard_bytes(entry: &PartEntry) -> u64 {
-    let shards = |files: &stoker_formats::PartitionFiles| -> u64 {
-        files.shards.iter().flatten().map(|shard| shard.bytes).sum()
-    };
-    shards(&entry.files.images) + shards(&entry.files.samples)
+fn shard_bytes(entry: &PartEntry) -> impl Iterator<Item = u64> + '_ {
+    let files = [&entry.files.images, &entry.files.samples];
+    let shards = files
+        .into_iter()
+        .flat_map(|files| files.shards.iter().flatten());
+    shards.map(|shard| shard.bytes)
+}
+
+/// The sum of counts that records name: anybody may have written them.
+fn total(counts: impl IntoIterator<Item = u64>) -> Result<u64> {
+    let sum = counts.into_iter().try_fold(0u64, u64::checked_add);
+    sum.ok_or_else(|| Error::Usage {
+        what: "parts count more than a number can hold".into(),
+        hint: "build the parts again".into(),
+    })
 }
 
 /// What a build on one machine would commit.
-fn manifest(parts: &[Part], sources: &[Source], tables: Tables) -> Manifest {
+fn manifest(parts: &[Part], sources: &[Source], tables: Tables) -> Result<Manifest> {
     let first = &parts[0].record;
     let all: Vec<&PartEntry> = entries(parts, sources).collect();
     let partitions: Vec<Partition> = all.iter().map(|entry| entry.files.clone()).collect();
     let split = |split: &SplitEntry| {
         let from = split.first_partition as usize;
         let own = &all[from..from + split.partitions as usize];
-        let sum = |of: fn(&PartEntry) -> u64| own.iter().copied().map(of).sum();
-        SplitEntry {
+        let sum = |of: fn(&PartEntry) -> u64| total(own.iter().copied().map(of));
+        Ok(SplitEntry {
             name: split.name.clone(),
             first_partition: split.first_partition,
             partitions: split.partitions,
-            samples: sum(|entry| entry.files.samples.index.rows),
-            tokens: sum(|entry| entry.tokens),
-            loss_tokens: sum(|entry| entry.loss_tokens),
-            images: sum(|entry| entry.files.images.index.rows),
-        }
+            samples: sum(|entry| entry.files.samples.index.rows)?,
+            tokens: sum(|entry| entry.tokens)?,
+            loss_tokens: sum(|entry| entry.loss_tokens)?,
+            images: sum(|entry| entry.files.images.index.rows)?,
+        })
     };
-    Manifest {
+    Ok(Manifest {
         format_version: VERSION,
         created_by: CREATED_BY.into(),
         fingerprint: fingerprint(&first.recipe, &partitions),
         image_plan_id: first.image_plan_id,
         text_plan_id: first.text_plan_id,
         recipe: first.recipe.clone(),
-        splits: first.splits.iter().map(split).collect(),
+        splits: first.splits.iter().map(split).collect::<Result<_>>()?,
         partitions,
         tables,
         tokenizer: first.tokenizer,
         inputs: first.inputs.clone(),
-    }
+    })
 }
 
 /// The partitions of each worker, if all parts are of the same number of workers.

@@ -26,6 +26,7 @@ pub use link::{Base, Link, Policy, resolve};
 pub use local::LocalRoot;
 pub use retry::Deadlines;
 pub use session::CredentialSource;
+pub(crate) use shown::printable;
 pub use spool::{LocalText, spool};
 
 use crate::build::stop::Stop;

@@ -39,15 +39,17 @@ pub(super) fn redact(text: &str) -> Cow<'_, str> {
 /// A link as messages show it: without secrets, control characters, and not longer than a line or two.
 pub(super) fn shown(raw: &str) -> String {
     let shown = redact(raw);
-    let mut out: String = shown
-        .chars()
-        .take(SHOWN_CHARS_MAX)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
+    let cut: String = shown.chars().take(SHOWN_CHARS_MAX).collect();
+    let mut out = printable(&cut);
     if shown.chars().nth(SHOWN_CHARS_MAX).is_some() {
         out.push_str("...");
     }
     out
+}
+
+/// `text` without control characters: a terminal would obey them.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 #[cfg(test)]
