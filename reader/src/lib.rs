@@ -12,6 +12,7 @@ mod assign;
 mod balance;
 mod batch;
 mod batch_plan;
+mod bits;
 mod budget;
 mod buffer;
 mod cache;

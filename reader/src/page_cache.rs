@@ -6,9 +6,8 @@
 //! Invariant: all of it is a hint. Nothing is read here, and what fails is found by the read that follows.
 
 use std::fs::File;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::bits::Bits;
 use crate::mmap::populate;
 
 /// Bytes that are brought in at once: a huge page of the usual CPUs.
@@ -19,7 +18,7 @@ const MOST: u64 = 1 << 40;
 
 /// Which blocks of a file were brought in, a bit each, once somebody asks.
 #[derive(Debug, Default)]
-pub(crate) struct Filled(OnceLock<Box<[AtomicU64]>>);
+pub(crate) struct Filled(Bits);
 
 impl Filled {
     /// Brings in those blocks of `length` bytes at `offset` of a file of `size` bytes that were not before.
@@ -32,13 +31,7 @@ impl Filled {
 
     /// Whether the caller is the first to ask for a block.
     fn take(&self, size: u64, block: u64) -> bool {
-        let words = self.0.get_or_init(|| {
-            let words = usize::try_from(size.min(MOST).div_ceil(BLOCK).div_ceil(64));
-            (0..words.unwrap_or(0)).map(|_| AtomicU64::new(0)).collect()
-        });
-        let (word, bit) = (usize::try_from(block / 64), 1 << (block % 64));
-        let word = word.ok().and_then(|word| words.get(word));
-        word.is_some_and(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0)
+        self.0.set(size.min(MOST).div_ceil(BLOCK), block)
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use stoker_formats::{Counts, IGNORED_LABEL, ImageEntry, RowHasher, SampleEntry};
 
+use crate::bits::Bits;
 use crate::error::{Error, Result};
 use crate::files::CacheFiles;
 use crate::index_store::{IndexStore, path};
@@ -17,7 +18,7 @@ use crate::sample_text::SampleText;
 use crate::stats::Counters;
 use crate::unit::Unit;
 use crate::units::{Sample, Units};
-use crate::verify::{Checked, Verify};
+use crate::verify::Verify;
 
 /// One cache of a reader.
 #[derive(Debug)]
@@ -26,8 +27,8 @@ struct Source {
     index: IndexStore,
     /// The partitions that are read.
     read: Vec<u32>,
-    /// Of each partition: sample rows, image rows.
-    checked: Vec<(Checked, Checked)>,
+    /// Of each partition the sample rows and the image rows that were held against their checksums.
+    checked: Vec<(Bits, Bits)>,
 }
 
 /// Everything that rows are read from.
@@ -242,7 +243,7 @@ impl Rows {
         })
     }
 
-    fn must_check(&self, checked: &Checked, rows: u64, row: u64) -> bool {
+    fn must_check(&self, checked: &Bits, rows: u64, row: u64) -> bool {
         match self.verify {
             Verify::Off => false,
             Verify::Always => true,

@@ -1,11 +1,7 @@
-//! When rows are held against their checksums, and which ones were.
-//!
-//! Invariant: one bit a row, taken when a partition is first read.
+//! When rows are held against their checksums.
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// When a row is held against its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,30 +39,5 @@ impl FromStr for Verify {
             .find(|(_, name)| *name == text)
             .map(|(verify, _)| *verify)
             .ok_or_else(|| format!("verify is first-read, always or off, not `{text}`"))
-    }
-}
-
-/// One bit a row: whether it was checked.
-#[derive(Debug, Default)]
-pub(crate) struct Checked(OnceLock<Box<[AtomicU64]>>);
-
-impl Checked {
-    fn word(&self, rows: u64, row: u64) -> Option<&AtomicU64> {
-        let words = self.0.get_or_init(|| {
-            let words = usize::try_from(rows.div_ceil(64)).unwrap_or(0);
-            (0..words).map(|_| AtomicU64::new(0)).collect()
-        });
-        words.get(usize::try_from(row / 64).ok()?)
-    }
-
-    pub(crate) fn get(&self, rows: u64, row: u64) -> bool {
-        self.word(rows, row)
-            .is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (row % 64)) != 0)
-    }
-
-    pub(crate) fn set(&self, rows: u64, row: u64) {
-        if let Some(word) = self.word(rows, row) {
-            word.fetch_or(1 << (row % 64), Ordering::Relaxed);
-        }
     }
 }
