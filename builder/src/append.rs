@@ -1,12 +1,15 @@
-//! Appends to a file in large writes.
+//! Appends to a file in large writes, by a thread of its own.
 //!
-//! Owns the buffer and the way past the page cache. Shards are written once and seldom read soon, so keeping them in the page
-//! cache costs a copy and other programs' pages, and on many disks most of the rate. Invariant: bytes reach the file in order;
-//! past the page cache only from aligned memory, at aligned offsets, in whole blocks, and by the ordinary way where the file
-//! system has no other.
+//! Owns the buffers and the way past the page cache. Shards are written once and seldom read soon, so keeping them in the page
+//! cache costs a copy and other programs' pages, and on many disks most of the rate; and who makes rows should not wait for the
+//! disk. Invariant: bytes reach the file in order; past the page cache only from aligned memory, at aligned offsets, in whole
+//! blocks, and by the ordinary way where the file system has no other. An error is told by the write after it, or by
+//! [`Append::finish`], and nothing is written any more.
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
 
 use memmap2::MmapMut;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -19,16 +22,25 @@ const WRITE_BYTES: usize = 4 << 20;
 /// Alignment that direct writes need: that of the largest common block size.
 const BLOCK: usize = 4096;
 
+/// Buffers of a file that has a thread: one is filled, one is written, one waits.
+const BUFFERS: usize = 3;
+
 /// A file that grows at its end.
 #[derive(Debug)]
 pub(crate) struct Append {
-    file: File,
     /// Memory at a page's border; pages that are never filled cost nothing.
     buffer: MmapMut,
     filled: usize,
-    /// Bytes that were written.
-    written: u64,
-    direct: bool,
+    out: Out,
+}
+
+#[derive(Debug)]
+enum Out {
+    /// Nothing was written yet.
+    Here(End),
+    Behind(Behind),
+    /// A write failed, or the file is finished.
+    Nowhere,
 }
 
 impl Append {
@@ -38,71 +50,50 @@ impl Append {
     /// The system's, if there is no memory for the buffer.
     pub(crate) fn new(file: File) -> io::Result<Self> {
         Ok(Self {
-            file,
-            buffer: MmapMut::map_anon(WRITE_BYTES)?,
+            buffer: buffer()?,
             filled: 0,
-            written: 0,
-            direct: false,
+            out: Out::Here(End {
+                file,
+                direct: false,
+            }),
         })
     }
 
     /// The file with all bytes in it, not synced.
     ///
     /// # Errors
-    /// The system's, of the last write. Nothing is written again then.
+    /// The system's, of an earlier write or the last one. Nothing is written again then.
     pub(crate) fn finish(mut self) -> io::Result<File> {
+        let mut end = match std::mem::replace(&mut self.out, Out::Nowhere) {
+            Out::Here(end) => end,
+            Out::Behind(behind) => behind.finish()?,
+            Out::Nowhere => return Err(failed_before()),
+        };
         // The last bytes are no whole blocks.
-        self.set_direct(false)?;
-        self.write_out()?;
-        Ok(self.file)
+        end.set_direct(false)?;
+        end.write(&self.buffer[..self.filled])?;
+        Ok(end.file)
     }
 
-    fn set_direct(&mut self, direct: bool) -> io::Result<()> {
-        if self.direct != direct {
-            let mut flags = fcntl_getfl(&self.file)?;
-            flags.set(OFlags::DIRECT, direct);
-            fcntl_setfl(&self.file, flags)?;
-            self.direct = direct;
-        }
-        Ok(())
-    }
-
-    /// Writes what the buffer holds.
-    fn write_out(&mut self) -> io::Result<()> {
-        let mut from = 0;
-        while from < self.filled {
-            match self.file.write(&self.buffer[from..self.filled]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    from += count;
-                    self.written += count as u64;
-                    if !count.is_multiple_of(BLOCK) {
-                        self.set_direct(false)?;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Larger blocks than ours, or none after all.
-                Err(error) if self.direct && is_invalid(&error) => self.set_direct(false)?,
-                Err(error) => return Err(error),
-            }
-        }
+    /// Hands the full buffer over, for an empty one.
+    fn turn(&mut self) -> io::Result<()> {
+        let mut behind = match std::mem::replace(&mut self.out, Out::Nowhere) {
+            Out::Here(end) => Behind::start(end)?,
+            Out::Behind(behind) => behind,
+            Out::Nowhere => return Err(failed_before()),
+        };
+        let empty = behind.empty()?;
+        behind.write(std::mem::replace(&mut self.buffer, empty))?;
+        self.out = Out::Behind(behind);
         self.filled = 0;
         Ok(())
     }
 }
 
-fn is_invalid(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
-}
-
 impl Write for Append {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.filled == WRITE_BYTES {
-            if self.written == 0 {
-                // Where the file system refuses, the ordinary way it is.
-                let _ = self.set_direct(true);
-            }
-            self.write_out()?;
+            self.turn()?;
         }
         let count = bytes.len().min(WRITE_BYTES - self.filled);
         self.buffer[self.filled..][..count].copy_from_slice(&bytes[..count]);
@@ -114,6 +105,141 @@ impl Write for Append {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+fn buffer() -> io::Result<MmapMut> {
+    MmapMut::map_anon(WRITE_BYTES)
+}
+
+fn failed_before() -> io::Error {
+    io::Error::other("an earlier write failed")
+}
+
+/// The thread that writes full buffers. Dropped, it ends after those that it was given.
+#[derive(Debug)]
+struct Behind {
+    full: Option<SyncSender<MmapMut>>,
+    /// Buffers that were written.
+    empty: Receiver<MmapMut>,
+    /// Buffers that were made.
+    buffers: usize,
+    thread: Option<JoinHandle<io::Result<End>>>,
+}
+
+impl Behind {
+    fn start(mut end: End) -> io::Result<Self> {
+        // Where the file system refuses, the ordinary way it is.
+        let _ = end.set_direct(true);
+        let (full, filled) = sync_channel::<MmapMut>(BUFFERS);
+        let (written, empty) = sync_channel(BUFFERS);
+        let thread = thread::Builder::new()
+            .name("stoker-append".into())
+            .spawn(move || {
+                for buffer in filled {
+                    end.write(&buffer)?;
+                    // Nobody takes it if the file is given up.
+                    let _ = written.send(buffer);
+                }
+                Ok(end)
+            })?;
+        Ok(Self {
+            full: Some(full),
+            empty,
+            buffers: 1,
+            thread: Some(thread),
+        })
+    }
+
+    /// A buffer that can be filled; waits for the disk if all are full.
+    fn empty(&mut self) -> io::Result<MmapMut> {
+        if let Ok(empty) = self.empty.try_recv() {
+            return Ok(empty);
+        }
+        if self.buffers < BUFFERS {
+            self.buffers += 1;
+            return buffer();
+        }
+        match self.empty.recv() {
+            Ok(empty) => Ok(empty),
+            Err(_) => Err(self.fault()),
+        }
+    }
+
+    fn write(&mut self, buffer: MmapMut) -> io::Result<()> {
+        match self.full.as_ref().map(|full| full.send(buffer)) {
+            Some(Ok(())) => Ok(()),
+            _ => Err(self.fault()),
+        }
+    }
+
+    /// Why the thread has ended.
+    fn fault(&mut self) -> io::Error {
+        self.join().err().unwrap_or_else(failed_before)
+    }
+
+    fn finish(mut self) -> io::Result<End> {
+        self.join()
+    }
+
+    /// Waits until all is written.
+    fn join(&mut self) -> io::Result<End> {
+        self.full = None;
+        let ended = self.thread.take().map(JoinHandle::join);
+        ended
+            .unwrap_or_else(|| Ok(Err(failed_before())))
+            .unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")))
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            let _ = self.join();
+        }
+    }
+}
+
+/// The file's end.
+#[derive(Debug)]
+struct End {
+    file: File,
+    direct: bool,
+}
+
+impl End {
+    fn set_direct(&mut self, direct: bool) -> io::Result<()> {
+        if self.direct != direct {
+            let mut flags = fcntl_getfl(&self.file)?;
+            flags.set(OFlags::DIRECT, direct);
+            fcntl_setfl(&self.file, flags)?;
+            self.direct = direct;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut from = 0;
+        while from < bytes.len() {
+            match self.file.write(&bytes[from..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    from += count;
+                    if !count.is_multiple_of(BLOCK) {
+                        self.set_direct(false)?;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Larger blocks than ours, or none after all.
+                Err(error) if self.direct && is_invalid(&error) => self.set_direct(false)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_invalid(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
 #[cfg(test)]
@@ -155,15 +281,26 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_is_told_once_and_what_is_abandoned_is_not_written() {
+    fn a_failed_write_is_told_and_what_is_abandoned_is_not_written() {
         let full = || fs::OpenOptions::new().write(true).open("/dev/full");
+        let is_full = |error: io::Error| error.kind() == io::ErrorKind::StorageFull;
         let mut append = Append::new(full().unwrap()).unwrap();
         append.write_all(&bytes(5)).unwrap();
-        let error = append.finish().unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(is_full(append.finish().unwrap_err()));
+        // By the end, however many buffers were on their way.
+        for buffers in 1..=BUFFERS {
+            let mut append = Append::new(full().unwrap()).unwrap();
+            let error = append
+                .write_all(&bytes(buffers * WRITE_BYTES + 1))
+                .err()
+                .unwrap_or_else(|| append.finish().unwrap_err());
+            assert!(is_full(error), "{buffers}");
+        }
+        // And by a write, once all buffers are full.
         let mut append = Append::new(full().unwrap()).unwrap();
-        let error = append.write_all(&bytes(WRITE_BYTES + 1)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-        drop(append);
+        let error = append.write_all(&bytes((BUFFERS + 1) * WRITE_BYTES + 1));
+        assert!(is_full(error.unwrap_err()));
+        assert!(append.write_all(&bytes(1)).is_err());
+        assert!(append.finish().is_err());
     }
 }
