@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Number, Value};
 
 use crate::limits::{MAX_RECIPE_TEXT_BYTES, MAX_RECIPE_VALUES};
@@ -36,18 +36,24 @@ fn sorted(value: &Value) -> Value {
 }
 
 /// A recipe as it stands in a document: written canonically, read with a bound on its values.
-pub(crate) struct Recipe(pub(crate) Value);
+pub(crate) mod recipe {
+    use super::{
+        Bounded, Cell, DeserializeSeed, Deserializer, MAX_RECIPE_VALUES, Serialize, Serializer,
+        Value, sorted,
+    };
 
-impl Serialize for Recipe {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        sorted(&self.0).serialize(serializer)
+    pub(crate) fn serialize<S: Serializer>(
+        recipe: &Value,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        sorted(recipe).serialize(serializer)
     }
-}
 
-impl<'de> Deserialize<'de> for Recipe {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Value, D::Error> {
         let left = Cell::new(MAX_RECIPE_VALUES);
-        Bounded(&left).deserialize(deserializer).map(Self)
+        Bounded(&left).deserialize(deserializer)
     }
 }
 

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::VERSION;
-use crate::canonical::{Recipe, is_within_bounds};
+use crate::canonical::is_within_bounds;
 use crate::checksum::ContentHash;
 use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint;
 use crate::limits::{MAX_ID_BYTES, MAX_MANIFEST_BYTES, MAX_PARTITIONS};
 use crate::names::{FileName, PlanId, TableKind};
-use crate::sealed::{self, Seal, document_fault};
+use crate::sealed::{self, document_fault};
 
 const KIND: &str = "manifest";
 
@@ -149,8 +149,9 @@ pub struct InputEntry {
     pub records: u64,
 }
 
-/// The committed description of a cache.
-#[derive(Debug, Clone, PartialEq)]
+/// The committed description of a cache. Its JSON has the fields in this order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The version of the format.
     pub format_version: Version,
@@ -163,36 +164,18 @@ pub struct Manifest {
     /// Names the text folder.
     pub text_plan_id: PlanId,
     /// The resolved build configuration.
+    #[serde(with = "crate::canonical::recipe")]
     pub recipe: Value,
     /// The splits; together they take every partition once, in order.
     pub splits: Vec<SplitEntry>,
-    /// The partitions, by number.
-    pub partitions: Vec<Partition>,
+    /// The inputs, in order.
+    pub inputs: Vec<InputEntry>,
     /// The tables.
     pub tables: Tables,
     /// The model's `tokenizer.json`, in the text folder: what the token ids mean. Its rows are its tokens.
     pub tokenizer: FileEntry,
-    /// The inputs, in order.
-    pub inputs: Vec<InputEntry>,
-}
-
-/// The manifest as JSON. Fields are written in this order.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    format_version: Version,
-    created_by: String,
-    fingerprint: ContentHash,
-    image_plan_id: PlanId,
-    text_plan_id: PlanId,
-    recipe: Recipe,
-    splits: Vec<SplitEntry>,
-    inputs: Vec<InputEntry>,
-    tables: Tables,
-    tokenizer: FileEntry,
-    partitions: Vec<Partition>,
-    #[serde(rename = "seal", default, skip_serializing)]
-    _seal: Seal,
+    /// The partitions, by number.
+    pub partitions: Vec<Partition>,
 }
 
 impl Manifest {
@@ -201,43 +184,14 @@ impl Manifest {
     /// Fails if the manifest contradicts itself.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.check()?;
-        sealed::seal(
-            KIND,
-            &Document {
-                format_version: self.format_version,
-                created_by: self.created_by.clone(),
-                fingerprint: self.fingerprint,
-                image_plan_id: self.image_plan_id,
-                text_plan_id: self.text_plan_id,
-                recipe: Recipe(self.recipe.clone()),
-                splits: self.splits.clone(),
-                inputs: self.inputs.clone(),
-                tables: self.tables,
-                tokenizer: self.tokenizer,
-                partitions: self.partitions.clone(),
-                _seal: None,
-            },
-        )
+        sealed::seal(KIND, self)
     }
 
     /// Reads `manifest.json`.
     ///
     /// Fails if a bit changed, the version is newer, a field is unknown or missing, or the manifest contradicts itself.
-    pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let document: Document = sealed::parse(KIND, bytes, MAX_MANIFEST_BYTES)?;
-        let manifest = Self {
-            format_version: document.format_version,
-            created_by: document.created_by,
-            fingerprint: document.fingerprint,
-            image_plan_id: document.image_plan_id,
-            text_plan_id: document.text_plan_id,
-            recipe: document.recipe.0,
-            splits: document.splits,
-            partitions: document.partitions,
-            tables: document.tables,
-            tokenizer: document.tokenizer,
-            inputs: document.inputs,
-        };
+    pub fn parse(bytes: Vec<u8>) -> Result<Self> {
+        let manifest: Self = sealed::parse(KIND, bytes, MAX_MANIFEST_BYTES)?;
         manifest.check()?;
         Ok(manifest)
     }

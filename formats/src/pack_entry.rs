@@ -17,7 +17,7 @@ use crate::limits::{
 use crate::manifest::{FileEntry, Version};
 use crate::names::PackName;
 use crate::row::Counts;
-use crate::sealed::{self, Seal, document_fault};
+use crate::sealed::{self, document_fault};
 
 const KIND: &str = "entry of a pack table";
 
@@ -146,8 +146,9 @@ impl PackTotals {
     }
 }
 
-/// What `packs/<name>.json` says of a pack table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What `packs/<name>.json` says of a pack table, with the fields in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PackEntry {
     /// The version of the format.
     pub format_version: Version,
@@ -171,65 +172,20 @@ pub struct PackEntry {
     pub packs: Vec<u64>,
 }
 
-/// The entry as JSON. Fields are written in this order.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    format_version: Version,
-    created_by: String,
-    fingerprint: ContentHash,
-    name: PackName,
-    options: PackOptions,
-    totals: PackTotals,
-    table: PackTableEntry,
-    overlong: Option<FileEntry>,
-    samples: Vec<u64>,
-    packs: Vec<u64>,
-    #[serde(rename = "seal", default, skip_serializing)]
-    _seal: Seal,
-}
-
 impl PackEntry {
     /// The bytes of the entry's file, sealed so that every changed bit is noticed.
     ///
     /// Fails if the entry contradicts itself.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.check()?;
-        sealed::seal(
-            KIND,
-            &Document {
-                format_version: self.format_version,
-                created_by: self.created_by.clone(),
-                fingerprint: self.fingerprint,
-                name: self.name.clone(),
-                options: self.options,
-                totals: self.totals,
-                table: self.table.clone(),
-                overlong: self.overlong,
-                samples: self.samples.clone(),
-                packs: self.packs.clone(),
-                _seal: None,
-            },
-        )
+        sealed::seal(KIND, self)
     }
 
     /// Reads an entry.
     ///
     /// Fails if a bit changed, the version is newer, a field is unknown or missing, or the entry contradicts itself.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let document: Document = sealed::parse(KIND, bytes, MAX_PACK_ENTRY_BYTES)?;
-        let entry = Self {
-            format_version: document.format_version,
-            created_by: document.created_by,
-            fingerprint: document.fingerprint,
-            name: document.name,
-            options: document.options,
-            totals: document.totals,
-            table: document.table,
-            overlong: document.overlong,
-            samples: document.samples,
-            packs: document.packs,
-        };
+        let entry: Self = sealed::parse(KIND, bytes.to_vec(), MAX_PACK_ENTRY_BYTES)?;
         entry.check()?;
         Ok(entry)
     }

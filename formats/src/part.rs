@@ -8,12 +8,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::canonical::{Recipe, is_within_bounds};
+use crate::canonical::is_within_bounds;
 use crate::error::Result;
 use crate::limits::{MAX_ID_BYTES, MAX_MANIFEST_BYTES, MAX_PARTITIONS, MAX_WORKERS};
 use crate::manifest::{FileEntry, InputEntry, Partition, SplitEntry, Tables, Version};
 use crate::names::{PlanId, TableKind, bad};
-use crate::sealed::{self, Seal, document_fault};
+use crate::sealed::{self, document_fault};
 
 const KIND: &str = "part record";
 
@@ -112,8 +112,9 @@ pub struct PartEntry {
     pub files: Partition,
 }
 
-/// What one worker has built.
-#[derive(Debug, Clone, PartialEq)]
+/// What one worker has built. Its JSON has the fields in this order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PartRecord {
     /// The version of the format.
     pub format_version: Version,
@@ -126,6 +127,7 @@ pub struct PartRecord {
     /// Names the text folder.
     pub text_plan_id: PlanId,
     /// The resolved build configuration.
+    #[serde(with = "crate::canonical::recipe")]
     pub recipe: Value,
     /// The splits of the whole cache; their counts are those of this part's partitions.
     pub splits: Vec<SplitEntry>,
@@ -139,68 +141,20 @@ pub struct PartRecord {
     pub partitions: Vec<PartEntry>,
 }
 
-/// The record as JSON. Fields are written in this order.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    format_version: Version,
-    created_by: String,
-    name: PartName,
-    image_plan_id: PlanId,
-    text_plan_id: PlanId,
-    recipe: Recipe,
-    splits: Vec<SplitEntry>,
-    inputs: Vec<InputEntry>,
-    tables: Tables,
-    tokenizer: FileEntry,
-    partitions: Vec<PartEntry>,
-    #[serde(rename = "seal", default, skip_serializing)]
-    _seal: Seal,
-}
-
 impl PartRecord {
     /// The bytes of the record's file: canonical, and sealed so that every changed bit is noticed.
     ///
     /// Fails if the record contradicts itself.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.check()?;
-        sealed::seal(
-            KIND,
-            &Document {
-                format_version: self.format_version,
-                created_by: self.created_by.clone(),
-                name: self.name,
-                image_plan_id: self.image_plan_id,
-                text_plan_id: self.text_plan_id,
-                recipe: Recipe(self.recipe.clone()),
-                splits: self.splits.clone(),
-                inputs: self.inputs.clone(),
-                tables: self.tables,
-                tokenizer: self.tokenizer,
-                partitions: self.partitions.clone(),
-                _seal: None,
-            },
-        )
+        sealed::seal(KIND, self)
     }
 
     /// Reads a record.
     ///
     /// Fails if a bit changed, the version is newer, a field is unknown or missing, or the record contradicts itself.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let document: Document = sealed::parse(KIND, bytes, MAX_MANIFEST_BYTES)?;
-        let record = Self {
-            format_version: document.format_version,
-            created_by: document.created_by,
-            name: document.name,
-            image_plan_id: document.image_plan_id,
-            text_plan_id: document.text_plan_id,
-            recipe: document.recipe.0,
-            splits: document.splits,
-            inputs: document.inputs,
-            tables: document.tables,
-            tokenizer: document.tokenizer,
-            partitions: document.partitions,
-        };
+        let record: Self = sealed::parse(KIND, bytes.to_vec(), MAX_MANIFEST_BYTES)?;
         record.check()?;
         Ok(record)
     }

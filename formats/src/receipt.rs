@@ -14,7 +14,7 @@ use crate::limits::MAX_RECEIPT_BYTES;
 use crate::manifest::Version;
 use crate::names::PlanId;
 use crate::row::{ImageEntry, ImageKey, SampleEntry};
-use crate::sealed::{self, Seal, document_fault};
+use crate::sealed::{self, document_fault};
 
 const KIND: &str = "receipt";
 
@@ -110,8 +110,6 @@ struct Document<C> {
     entries: C,
     rejects: Vec<RejectEntry>,
     sources: Vec<SourceEntry>,
-    #[serde(rename = "seal", default, skip_serializing)]
-    _seal: Seal,
 }
 
 /// Index entries that a receipt can hold, column by column.
@@ -153,7 +151,6 @@ impl<E: ReceiptEntry> Receipt<E> {
                 entries: E::to_columns(&self.entries),
                 rejects: self.rejects.clone(),
                 sources: self.sources.clone(),
-                _seal: None,
             },
         )
     }
@@ -162,7 +159,8 @@ impl<E: ReceiptEntry> Receipt<E> {
     ///
     /// Fails if a bit changed, the version is newer, a field is unknown or missing, or the receipt contradicts itself.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let document: Document<E::Columns> = sealed::parse(KIND, bytes, MAX_RECEIPT_BYTES)?;
+        let document: Document<E::Columns> =
+            sealed::parse(KIND, bytes.to_vec(), MAX_RECEIPT_BYTES)?;
         document.format_version.check(KIND)?;
         if document.kind != E::KIND {
             return Err(document_fault(KIND, "another kind of receipt", "kind"));

@@ -15,9 +15,6 @@ const OPENING: &[u8] = b",\"seal\":\"";
 const CLOSING: &[u8] = b"\"}\n";
 const SEAL_BYTES: usize = OPENING.len() + 64 + CLOSING.len();
 
-/// The field of the seal in a document that is parsed; never written by serde.
-pub(crate) type Seal = Option<ContentHash>;
-
 /// The sealed text of `document`, which must be a non-empty JSON object.
 pub(crate) fn seal(kind: &'static str, document: &impl Serialize) -> Result<Vec<u8>> {
     let mut text = serde_json::to_vec(document).map_err(|source| Error::Encoder {
@@ -33,16 +30,19 @@ pub(crate) fn seal(kind: &'static str, document: &impl Serialize) -> Result<Vec<
     Ok(text)
 }
 
-/// Checks the seal of `bytes`, then parses them.
+/// Checks the seal of `bytes`, takes it off, and parses the rest.
 pub(crate) fn parse<T: DeserializeOwned>(
     kind: &'static str,
-    bytes: &[u8],
+    mut bytes: Vec<u8>,
     limit: usize,
 ) -> Result<T> {
-    check_seal(kind, bytes, limit)?;
-    serde_json::from_slice(bytes).map_err(|error| {
+    check_seal(kind, &bytes, limit)?;
+    // In place: a manifest may take a good part of the memory.
+    bytes.truncate(bytes.len() - SEAL_BYTES);
+    bytes.push(b'}');
+    serde_json::from_slice(&bytes).map_err(|error| {
         // A newer major version may differ in every field but this one.
-        if let Ok(probe) = serde_json::from_slice::<Probe>(bytes)
+        if let Ok(probe) = serde_json::from_slice::<Probe>(&bytes)
             && let Err(newer) = probe.format_version.check(kind)
         {
             return newer;

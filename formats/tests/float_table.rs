@@ -13,7 +13,7 @@ fn hex(table: &[[f32; 256]; 3]) -> String {
 #[test]
 fn shards_of_version_1_hold_the_table_of_their_recipe() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/v1");
-    let manifest = Manifest::parse(&fs::read(root.join("manifest.json")).unwrap()).unwrap();
+    let manifest = Manifest::parse(fs::read(root.join("manifest.json")).unwrap()).unwrap();
     let image = &manifest.recipe["image"];
     let numbers = |name: &str| serde_json::from_value(image[name].clone()).unwrap();
     let rule = serde_json::from_value(image["table"].clone()).unwrap();

@@ -57,7 +57,7 @@ impl CacheFiles {
             }
         })?;
         let bytes = read_whole(&path, &metadata, MAX_MANIFEST_BYTES as u64)?;
-        let manifest = Manifest::parse(&bytes).map_err(Error::formats(&path))?;
+        let manifest = Manifest::parse(bytes).map_err(Error::formats(&path))?;
         Ok(Self { root, manifest })
     }
 

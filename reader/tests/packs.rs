@@ -396,7 +396,7 @@ fn a_cursor_of_other_units_is_refused_naming_both() {
     // Another table of the same name is other data.
     let cursor = reader(Some("long")).cursor().unwrap();
     let manifest = std::fs::read(made.path().join("manifest.json")).unwrap();
-    let manifest = Manifest::parse(&manifest).unwrap();
+    let manifest = Manifest::parse(manifest).unwrap();
     let mut groups = made.long.clone();
     groups[0][0].reverse();
     packed::write(made.path(), &manifest, &made.content, LONG, &groups);
@@ -411,7 +411,7 @@ fn a_cursor_of_other_units_is_refused_naming_both() {
 fn rows_within_a_pack_may_stand_in_any_order() {
     let made = made_of(&[9, 4]);
     let manifest = std::fs::read(made.path().join("manifest.json")).unwrap();
-    let manifest = Manifest::parse(&manifest).unwrap();
+    let manifest = Manifest::parse(manifest).unwrap();
     let groups = vec![
         vec![vec![8, 0, 5], vec![3, 1], vec![7, 2, 4, 6]],
         vec![vec![0, 1, 2, 3]],

@@ -101,7 +101,7 @@ fn checked(root: &Path, with_shards: bool) -> Option<Manifest> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
         Err(error) => panic!("{error}"),
     };
-    let manifest = Manifest::parse(&bytes).expect("a whole manifest");
+    let manifest = Manifest::parse(bytes).expect("a whole manifest");
     let images = Folder::Images(manifest.image_plan_id);
     let text = Folder::Text(manifest.text_plan_id);
     let check = |folder: Folder, name: FileName, entry: &FileEntry| {

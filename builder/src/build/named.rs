@@ -32,7 +32,7 @@ impl Named {
             }
             Err(error) => return Err(Error::io("read", &path)(error)),
         };
-        match Manifest::parse(&bytes) {
+        match Manifest::parse(bytes) {
             Err(error @ stoker_formats::Error::NewerVersion { .. }) => {
                 Err(error.in_file(&path).into())
             }

@@ -134,7 +134,7 @@ fn committed(root: &Path) -> Result<Option<PlanIds>> {
     let path = root.join(MANIFEST_NAME);
     match fs::read(&path) {
         Ok(bytes) => {
-            let manifest = Manifest::parse(&bytes).map_err(|error| error.in_file(&path))?;
+            let manifest = Manifest::parse(bytes).map_err(|error| error.in_file(&path))?;
             Ok(Some(plan_ids(&manifest)))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
