@@ -147,7 +147,7 @@ fn a_disk_that_fills_up_under_a_table_is_a_clear_error() {
     assert!(ended.stderr.contains(&said), "{}", ended.stderr);
 }
 
-/// A lost shard costs what follows it, too, but that stands on the disk already.
+/// A lost receipt costs what follows it, too, but that stands on the disk already.
 #[test]
 fn a_repair_needs_no_room_for_what_it_replaces() {
     let clean = Clean::new(60);
@@ -155,10 +155,10 @@ fn a_repair_needs_no_room_for_what_it_replaces() {
     let output = disk.0.join("cache");
     let _ = clean.corpus.build(&output).end().expect_code(0);
     let folder = clean.files.keys().find(|name| name.starts_with("images-"));
-    let shards = output.join(folder.expect("a folder")).join("shards");
-    let shard = |ordinal: usize| shards.join(format!("p0000-{ordinal:06}.arrow"));
-    fs::remove_file(shard(0)).expect("a shard");
-    let lengths = (1..).map_while(|ordinal| Some(fs::metadata(shard(ordinal)).ok()?.len()));
+    let folder = output.join(folder.expect("a folder"));
+    let shard = |ordinal: usize| folder.join(format!("shards/p0000-{ordinal:06}.arrow"));
+    fs::remove_file(folder.join("receipts/p0000-000000.json")).expect("a receipt");
+    let lengths = (0..).map_while(|ordinal| Some(fs::metadata(shard(ordinal)).ok()?.len()));
     let lengths: Vec<u64> = lengths.collect();
     let replaced = lengths.iter().sum::<u64>() - lengths.iter().max().expect("more shards");
     let plan = || {

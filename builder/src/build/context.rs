@@ -14,7 +14,7 @@ use super::in_flight::InFlight;
 use super::named::Named;
 use super::partitions::Halt;
 use super::progress::Progress;
-use super::receipts::Layout;
+use super::receipts::{Damaged, Layout};
 use super::share::Share;
 use super::stop::Stop;
 use crate::error::{Error, Result};
@@ -50,6 +50,8 @@ pub(crate) struct Context {
     pub(crate) budget: Arc<Budget>,
     pub(crate) decode_memory: DecodeMemory,
     pub(crate) in_flight: InFlight,
+    /// Files that count as lost.
+    pub(crate) damaged: Damaged,
     pub(crate) crashers: BTreeSet<ImageKey>,
     pub(crate) early: Early,
     pub(crate) publisher: Publisher,

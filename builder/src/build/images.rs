@@ -60,8 +60,10 @@ pub(crate) fn build_images(
             blame.image(image, &reject.reason)?;
         }
     }
-    let rest = receipts.rest(images.len() as u64);
-    fill(context, partition, images, rest, receipts, &mut blame)
+    for rest in receipts.to_make(images.len() as u64) {
+        fill(context, partition, images, rest, receipts, &mut blame)?;
+    }
+    Ok(())
 }
 
 /// Counts a rejected image as a reject of all its records in the partition.

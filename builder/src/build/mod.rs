@@ -64,7 +64,7 @@ pub fn plan(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result<
     let setup = set_up(options, stop, progress)?;
     let layout = Layout::new(setup.ids);
     let notes = Notes::start(&setup, options)?;
-    let estimate = estimate_build(&setup, &layout, &notes, &Early::default(), true)?;
+    let estimate = estimate_build(&setup, options, &layout, &notes, &Early::default(), true)?;
     setup
         .publisher
         .remove(Path::new(""), in_flight::IN_FLIGHT_NAME)?;
@@ -97,7 +97,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     let layout = Layout::new(setup.ids);
     let notes = Notes::start(&setup, options)?;
     let early = Early::default();
-    let estimate = estimate_build(&setup, &layout, &notes, &early, false)?;
+    let estimate = estimate_build(&setup, options, &layout, &notes, &early, false)?;
     let free = free_bytes(&options.output)?;
     let needed = estimate.space_bytes() + RESERVE_BYTES;
     if needed > free {
@@ -122,6 +122,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         budget: budget::Budget::new(options.memory_budget_bytes / 2),
         decode_memory: DecodeMemory::new(options.memory_budget_bytes / 2),
         in_flight: notes.in_flight,
+        damaged: options.damaged.clone(),
         crashers: notes.crashers,
         early,
         layout,
@@ -175,6 +176,7 @@ fn resume_or_refuse(setup: &Setup, options: &BuildOptions) -> Result<()> {
 /// What is still to be written: nothing for shards that earlier runs, or an earlier cache, have left.
 fn estimate_build(
     setup: &Setup,
+    options: &BuildOptions,
     layout: &Layout,
     notes: &Notes,
     early: &Early,
@@ -189,6 +191,7 @@ fn estimate_build(
         output: setup.publisher.root(),
         crashers: &notes.crashers,
         in_flight: &notes.in_flight,
+        damaged: &options.damaged,
         early,
     };
     estimate::estimate(&setup.plan, &setup.share, &tools, timed)

@@ -1,10 +1,11 @@
 //! Everything a build can be told, in one typed struct with documented defaults.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use stoker_formats::PartName;
+use stoker_formats::{FileName, Folder, PartName};
 
 use crate::image::profile::{Generation, Profile};
 use crate::plan::SplitShare;
@@ -71,6 +72,8 @@ pub struct BuildOptions {
     pub trial_program: Option<Vec<OsString>>,
     /// Builds only the partitions of one worker, for [`parts::commit`](crate::parts::commit) to put together.
     pub part: Option<PartName>,
+    /// Files of the output that are made again whatever they look like.
+    pub damaged: HashSet<(Folder, FileName)>,
     /// Drops an unfinished build of something else.
     pub restart: bool,
     /// After the commit, removes the folders of earlier plans.

@@ -83,9 +83,10 @@ fn images(context: &Arc<Context>, done: SyncSender<Imaged>, rejected: &Rejected)
         let images: Arc<[u32]> = context.plan.partition_images(partition).into();
         let items = images.len() as u64;
         let root = context.publisher.root();
-        let mut receipts = ImageReceipts::load(root, &context.layout, partition, items)?;
+        let mut receipts =
+            ImageReceipts::load(root, &context.layout, partition, items, &context.damaged)?;
         let there = receipts.covered();
-        context.progress.advance(there);
+        context.progress.advance(receipts.done());
         build_images(context, partition, &images, &mut receipts, rejected)?;
         let imaged = Imaged {
             partition,
@@ -116,9 +117,9 @@ fn texts<'a>(
         let mut samples = if ready.made {
             SampleReceipts::default()
         } else {
-            SampleReceipts::load(root, &context.layout, partition, items)?
+            SampleReceipts::load(root, &context.layout, partition, items, &context.damaged)?
         };
-        context.progress.advance(samples.covered());
+        context.progress.advance(samples.done());
         build_samples(
             context,
             partition,

@@ -1,9 +1,10 @@
 //! What earlier runs have done of a partition: its receipts, from the first, as far as they go.
 //!
-//! A receipt counts if its bytes are whole, it belongs to this plan, follows the one before it and its
-//! shard is there with the right size. Work goes on after the last one that counts, so a lost shard
-//! costs itself and what follows it in its partition, and is made again with the same bytes.
+//! A receipt counts if its bytes are whole, it belongs to this plan and follows the one before it. Work goes on after the last one
+//! that counts. A shard that is not there with the right size, or was found damaged, is made again from the range of its receipt,
+//! with the same bytes; a lost receipt costs itself and what follows it in its partition.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -97,12 +98,17 @@ impl InFolder for SampleEntry {
     }
 }
 
+/// Files that were found damaged, and count as lost.
+pub(crate) type Damaged = HashSet<(Folder, FileName)>;
+
 /// The receipts of one partition, in order.
 #[derive(Debug)]
 pub(crate) struct Receipts<E> {
     receipts: Vec<Receipt<E>>,
     /// Their files, as the manifest names them.
     files: Vec<FileEntry>,
+    /// Ordinals of those whose shard is lost.
+    lost: BTreeSet<u32>,
 }
 
 impl<E> Default for Receipts<E> {
@@ -110,6 +116,7 @@ impl<E> Default for Receipts<E> {
         Self {
             receipts: Vec::new(),
             files: Vec::new(),
+            lost: BTreeSet::new(),
         }
     }
 }
@@ -133,43 +140,61 @@ pub(crate) struct Rest {
 
 impl<E: InFolder> Receipts<E> {
     /// Reads the receipts of `partition`, which has `items` items, in the cache folder `root`.
-    pub(crate) fn load(root: &Path, layout: &Layout, partition: u32, items: u64) -> Result<Self> {
-        let folder = root.join(E::folder(layout).to_string());
+    pub(crate) fn load(
+        root: &Path,
+        layout: &Layout,
+        partition: u32,
+        items: u64,
+        damaged: &Damaged,
+    ) -> Result<Self> {
+        let folder = E::folder(layout);
+        let path = root.join(folder.to_string());
         let mut found = Self::default();
         loop {
             let rest = found.rest(u64::MAX);
-            let Some((receipt, bytes)) = read::<E>(&folder, partition, rest.ordinal)? else {
+            let ordinal = rest.ordinal;
+            let Some((receipt, bytes)) = read::<E>(&path, partition, ordinal)? else {
                 return Ok(found);
             };
             let follows = receipt.plan_id == E::plan_id(layout)
                 && receipt.plan_range[0] == rest.items.start
                 && receipt.plan_range[1] <= items
                 && receipt.first_row == rest.first_row;
-            if !follows {
+            if !follows || damaged.contains(&(folder, FileName::Receipt { partition, ordinal })) {
                 return Ok(found);
             }
-            found.push(receipt, &bytes);
+            let name = FileName::Shard { partition, ordinal };
+            let is_there = receipt.shard.is_none_or(|shard| {
+                has_file(&path.join(name.to_string()), shard.bytes)
+                    && !damaged.contains(&(folder, name))
+            });
+            found.put(receipt, &bytes);
+            if !is_there {
+                found.lost.insert(ordinal);
+            }
         }
     }
 
-    /// Bytes of each shard that a run will write again, in the place of what is there: those after the last receipt that counts.
+    /// Bytes of each shard that a run will write again, in the place of what is there: the lost ones, and those after the last
+    /// receipt that counts.
     pub(crate) fn replaced(&self, root: &Path, layout: &Layout, partition: u32) -> Vec<u64> {
         let folder = root.join(E::folder(layout).to_string());
         let bytes = |name: FileName| {
             let found = fs::symlink_metadata(folder.join(name.to_string()));
             found.ok().map(|found| found.len())
         };
+        let lost = self.lost.iter().copied();
+        let lost = lost.filter_map(|ordinal| bytes(FileName::Shard { partition, ordinal }));
         let first = self.rest(u64::MAX).ordinal;
-        (first..)
-            .map_while(|ordinal| {
-                let shard = bytes(FileName::Shard { partition, ordinal });
-                // The first may be the one that is lost; some receipts have no shard.
-                let is_left = ordinal == first
-                    || shard.is_some()
-                    || bytes(FileName::Receipt { partition, ordinal }).is_some();
-                is_left.then(|| shard.unwrap_or(0))
-            })
-            .collect()
+        let after = (first..).map_while(|ordinal| {
+            let shard = bytes(FileName::Shard { partition, ordinal });
+            // The first may be the one that is lost; some receipts have no shard.
+            let is_left = ordinal == first
+                || shard.is_some()
+                || bytes(FileName::Receipt { partition, ordinal }).is_some();
+            is_left.then(|| shard.unwrap_or(0))
+        });
+        lost.chain(after).collect()
     }
 
     /// The receipt at `path` and its bytes, if one of the same shard as `receipt` stands there.
@@ -197,9 +222,36 @@ impl<E: InFolder> Receipts<E> {
         &self.files
     }
 
-    /// Items that are done.
+    /// Items that are accounted for.
     pub(crate) fn covered(&self) -> u64 {
         self.receipts.last().map_or(0, |last| last.plan_range[1])
+    }
+
+    /// Those of them whose shards are there.
+    pub(crate) fn done(&self) -> u64 {
+        let lost = self.lost.iter().filter_map(|ordinal| self.again(*ordinal));
+        self.covered()
+            - lost
+                .map(|rest| rest.items.end - rest.items.start)
+                .sum::<u64>()
+    }
+
+    /// All that is to be made of a partition of `items`: the lost shards, then what is left.
+    pub(crate) fn to_make(&self, items: u64) -> Vec<Rest> {
+        let lost = self.lost.iter().filter_map(|ordinal| self.again(*ordinal));
+        lost.chain([self.rest(items)])
+            .filter(|rest| !rest.items.is_empty())
+            .collect()
+    }
+
+    /// How the shard of a receipt is made again.
+    fn again(&self, ordinal: u32) -> Option<Rest> {
+        let receipt = self.receipts.get(ordinal as usize)?;
+        Some(Rest {
+            ordinal,
+            first_row: receipt.first_row,
+            items: receipt.plan_range[0]..receipt.plan_range[1],
+        })
     }
 
     /// That these receipts account for exactly the `items` planned `what` of `partition`.
@@ -235,18 +287,25 @@ impl<E: InFolder> Receipts<E> {
         }
     }
 
-    /// Appends a receipt and what stands in its file.
-    pub(crate) fn push(&mut self, receipt: Receipt<E>, bytes: &[u8]) {
-        self.files.push(FileEntry {
+    /// Notes a receipt, of the next shard or of one that was lost, and what stands in its file.
+    pub(crate) fn put(&mut self, receipt: Receipt<E>, bytes: &[u8]) {
+        let file = FileEntry {
             bytes: bytes.len() as u64,
             hash: ContentHash::of(bytes),
             rows: receipt.entries.len() as u64,
-        });
-        self.receipts.push(receipt);
+        };
+        if self.lost.remove(&receipt.ordinal) {
+            let at = receipt.ordinal as usize;
+            self.files[at] = file;
+            self.receipts[at] = receipt;
+        } else {
+            self.files.push(file);
+            self.receipts.push(receipt);
+        }
     }
 }
 
-/// A receipt and its bytes, if they are whole and its shard is there.
+/// A receipt and its bytes, if they are whole.
 fn read<E: InFolder>(folder: &Path, partition: u32, ordinal: u32) -> Result<Option<OnDisk<E>>> {
     let path = folder.join(FileName::Receipt { partition, ordinal }.to_string());
     let bytes = match fs::read(&path) {
@@ -261,11 +320,7 @@ fn read<E: InFolder>(folder: &Path, partition: u32, ordinal: u32) -> Result<Opti
         }
         Err(_) => return Ok(None),
     };
-    let shard_is_there = receipt.shard.is_none_or(|shard| {
-        let path = folder.join(FileName::Shard { partition, ordinal }.to_string());
-        has_file(&path, shard.bytes)
-    });
-    let right = receipt.partition == partition && receipt.ordinal == ordinal && shard_is_there;
+    let right = receipt.partition == partition && receipt.ordinal == ordinal;
     Ok(right.then_some((receipt, bytes)))
 }
 
@@ -301,7 +356,7 @@ mod tests {
     #[test]
     fn too_few_and_too_many_items_are_named_with_their_counts() {
         let mut receipts = ImageReceipts::default();
-        receipts.push(receipt(0..2), b"");
+        receipts.put(receipt(0..2), b"");
         assert!(receipts.check_all(3, "images", 2).is_ok());
         for items in [0, 1, 3] {
             let error = receipts.check_all(3, "images", items).unwrap_err();
@@ -331,7 +386,7 @@ mod tests {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, receipt(0..2).to_bytes().unwrap()).unwrap();
         let covered = |items| {
-            let found = ImageReceipts::load(root.path(), &layout, 3, items);
+            let found = ImageReceipts::load(root.path(), &layout, 3, items, &Damaged::default());
             found.unwrap().covered()
         };
         assert_eq!((covered(1), covered(2), covered(9)), (0, 2, 2));

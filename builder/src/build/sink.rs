@@ -278,7 +278,7 @@ impl<'a, K: Kind> Sink<'a, K> {
         self.rest.ordinal += 1;
         self.rest.first_row += receipt.entries.len() as u64;
         self.rest.items.start = end;
-        receipts.push(receipt, &bytes);
+        receipts.put(receipt, &bytes);
         Ok(())
     }
 

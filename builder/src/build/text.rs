@@ -85,14 +85,17 @@ pub(crate) fn build_samples(
         }
     }
     rejected.check()?;
-    let rest = receipts.rest(records.len() as u64);
-    if rest.items.is_empty() {
+    let to_make = receipts.to_make(records.len() as u64);
+    if to_make.is_empty() {
         return Ok(());
     }
     let images = image_map(images, image_receipts);
-    fill(
-        context, partition, records, &images, rest, receipts, rejected,
-    )
+    for rest in to_make {
+        fill(
+            context, partition, records, &images, rest, receipts, rejected,
+        )?;
+    }
+    Ok(())
 }
 
 /// What became of every image of the partition, by its number in the plan.

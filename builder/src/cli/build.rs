@@ -1,5 +1,6 @@
 //! `stoker build`: from arguments to options, and the report.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::thread::available_parallelism;
@@ -111,6 +112,7 @@ fn options(args: &BuildArgs) -> Result<(BuildOptions, Option<Chosen>)> {
         deadlines: Deadlines::default(),
         trial_program: None,
         part: chosen.as_ref().map(|chosen| chosen.part),
+        damaged: HashSet::new(),
         restart: args.restart,
         prune: args.prune,
     };

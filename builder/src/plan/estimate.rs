@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use super::Plan;
 use crate::build::early::{Answer, Early};
 use crate::build::in_flight::InFlight;
-use crate::build::receipts::{ImageReceipts, Layout, SampleReceipts};
+use crate::build::receipts::{Damaged, ImageReceipts, Layout, SampleReceipts};
 use crate::build::share::Share;
 use crate::error::Result;
 use crate::image::{ImageRecipe, Preparer, probe};
@@ -68,6 +68,8 @@ pub(crate) struct Tools<'a> {
     /// Images that nobody may look into.
     pub(crate) crashers: &'a BTreeSet<ImageKey>,
     pub(crate) in_flight: &'a InFlight,
+    /// Files that will be made again.
+    pub(crate) damaged: &'a Damaged,
     /// Keeps what is fetched here for the image stage.
     pub(crate) early: &'a Early,
 }
@@ -145,20 +147,20 @@ fn rest(plan: &Plan, share: &Share, first: u32, tools: &Tools<'_>) -> Result<Res
     let mut replaced = [Vec::new(), Vec::new()];
     for partition in share.partitions.iter().copied() {
         let images = plan.partition_images(partition);
-        let found = ImageReceipts::load(root, layout, partition, images.len() as u64)?;
-        let missing = images.len() as u64 - found.covered();
-        rest.images += missing;
+        let items = images.len() as u64;
+        let found = ImageReceipts::load(root, layout, partition, items, tools.damaged)?;
+        rest.images += items - found.done();
         replaced[0].extend(found.replaced(root, layout, partition));
         if partition == first {
             rest.known = known(&images, &found);
         }
-        let found = if missing > 0 {
+        let found = if found.covered() < items {
             // Their text is made again, too.
             SampleReceipts::default()
         } else {
-            SampleReceipts::load(root, layout, partition, u64::MAX)?
+            SampleReceipts::load(root, layout, partition, u64::MAX, tools.damaged)?
         };
-        rest.records = rest.records.saturating_sub(found.covered());
+        rest.records = rest.records.saturating_sub(found.done());
         replaced[1].extend(found.replaced(root, layout, partition));
     }
     for bytes in &replaced {
