@@ -69,8 +69,9 @@ pub struct BuildOptions {
     /// Program and first arguments of the child that tries an image; none runs this program, which must then be
     /// `stoker` itself.
     pub trial_program: Option<Vec<OsString>>,
-    /// Builds only the partitions of one worker, for [`parts::commit`](crate::parts::commit) to put together.
-    pub part: Option<PartName>,
+    /// Builds only these parts, all of one number of workers, for [`parts::commit`](crate::parts::commit) to put together;
+    /// none builds everything.
+    pub parts: Vec<PartName>,
     /// Drops an unfinished build of something else.
     pub restart: bool,
     /// After the commit, removes the folders of earlier plans.
