@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use serde::Serialize;
@@ -14,33 +15,49 @@ use stoker_builder::{
 use stoker_reader::{Cache, CacheFiles};
 
 use crate::errors::builder_error;
-use crate::wait::interruptible;
+use crate::wait::{interruptible, watched};
 
-/// Builds a cache as `stoker build` with `args` does; `trial` is the command of a child that tries images.
+/// Between two reports to a caller's function.
+const REPORT_PAUSE: Duration = Duration::from_millis(250);
+
+/// Builds a cache as `stoker build` with `args` does; `trial` is the command of a child that tries images. `shown` is whether
+/// a line shows the progress, `report` is called with it as JSON.
 #[pyfunction]
-#[pyo3(signature = (args, trial, progress))]
+#[pyo3(signature = (args, trial, shown, report))]
 pub(crate) fn build(
     py: Python<'_>,
     args: Vec<OsString>,
     trial: Vec<OsString>,
-    progress: bool,
+    shown: bool,
+    report: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let (mut options, dry_run) = cli::build_options(args).map_err(builder_error)?;
     options.trial_program = Some(trial);
     let stop = Stop::default();
     let asked = stop.clone();
-    answer(py, &stop, move || {
-        let shown = if progress {
-            Progress::on_stderr(options.threads)
-        } else {
-            Progress::silent(options.threads)
-        };
-        if dry_run {
-            json(&building::plan(&options, &asked, &shown)?)
-        } else {
-            json(&building::build(&options, &asked, &shown)?)
+    let progress = if shown {
+        Progress::on_stderr(options.threads)
+    } else {
+        Progress::silent(options.threads)
+    };
+    let (seen, mut before) = (progress.clone(), None::<Instant>);
+    let look = |py: Python<'_>| {
+        let Some(report) = &report else { return Ok(()) };
+        if before.is_some_and(|before| before.elapsed() < REPORT_PAUSE) {
+            return Ok(());
         }
-    })
+        before = Some(Instant::now());
+        let doing = json(&seen.doing()).map_err(builder_error)?;
+        report.call1(py, (doing,)).map(drop)
+    };
+    let work = move || {
+        if dry_run {
+            json(&building::plan(&options, &asked, &progress)?)
+        } else {
+            json(&building::build(&options, &asked, &progress)?)
+        }
+    };
+    watched(py, &stop, look, work)?.map_err(builder_error)
 }
 
 /// Puts parts together as `stoker commit` with `args` does.

@@ -1,7 +1,7 @@
 //! Long calls that Ctrl-C can end.
 //!
-//! Owns the waiting. Invariant: while the work runs, other Python threads run too, and signals are looked at every
-//! tenth of a second.
+//! Owns the waiting. Invariant: while the work runs, other Python threads run too, and signals, or whatever else a call looks
+//! at, are looked at every tenth of a second.
 
 use std::panic::resume_unwind;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -28,6 +28,17 @@ pub(crate) fn interruptible<T: Send + 'static>(
     stop: &Stop,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
+    watched(py, stop, |_| Ok(()), work)
+}
+
+/// The same; an exception of `look`, which is called at once and then between looks at signals until one is raised, counts like
+/// a signal's.
+pub(crate) fn watched<T: Send + 'static>(
+    py: Python<'_>,
+    stop: &Stop,
+    mut look: impl FnMut(Python<'_>) -> PyResult<()>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
     let (sender, mut receiver) = mpsc::channel();
     let worker = thread::Builder::new()
         .name("stoker".into())
@@ -35,7 +46,10 @@ pub(crate) fn interruptible<T: Send + 'static>(
             // Nobody listens any more after a second signal.
             let _ = sender.send(work());
         })?;
-    let mut raised: Option<(PyErr, Instant)> = None;
+    let mut raised = look(py).err().map(|error| {
+        stop.request(SIGINT);
+        (error, Instant::now())
+    });
     loop {
         // A receiver can be sent to where the wait happens, but not shared with it.
         let answer;
@@ -60,7 +74,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
                 raised = Some((error, since));
             }
             (Err(RecvTimeoutError::Timeout), None) => {
-                if let Err(error) = py.check_signals() {
+                if let Err(error) = py.check_signals().and_then(|()| look(py)) {
                     stop.request(SIGINT);
                     raised = Some((error, Instant::now()));
                 }

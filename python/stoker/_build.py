@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import _stoker
@@ -40,19 +40,23 @@ def build(
     memory_budget: int | str | None = None,
     s3_endpoint: str | None = None,
     allow_bucket: str | Iterable[str] | None = None,
-    worker: int | str | None = None,
+    worker: int | str | Iterable[int] | None = None,
     workers: int | None = None,
     restart: bool = False,
     prune: bool = False,
     dry_run: bool = False,
-    progress: bool = True,
+    progress: bool | Callable[[dict[str, Any]], object] = True,
 ) -> dict[str, Any]:
     """Build a cache, or go on with an unfinished build of the same thing, and give what `stoker build --json` prints.
 
     The arguments are the command's options (`stoker build --help`); None takes the command's default. `split` is
-    a mapping of names to shares (0.005 or "0.5%") or a list of "NAME=SHARE". `progress` shows a line on stderr.
-    Ctrl-C stops the build; what is done stays, and the same call goes on. With `worker` (a number from 0, or "auto" for
-    what the launcher's environment says) and `workers` only that worker's part is built, for `commit` to put together.
+    a mapping of names to shares (0.005 or "0.5%") or a list of "NAME=SHARE".
+    Ctrl-C stops the build; what is done stays, and the same call goes on. With `worker` (a number from 0, several, or "auto"
+    for what the launcher's environment says) and `workers` only these workers' parts are built, for `commit` to put together.
+    `progress` shows a line on stderr; or it is a function that is called in this thread, a few times a second, with a
+    dict of counts: `stage` ("start", "fetch inputs", "plan", "build", "commit"), `done` of `total` in it (bytes, in "build"
+    images and records), and `images`, `records`, `bytes_in`, `bytes_out` and `rejects` so far. An exception that it
+    raises stops the build like Ctrl-C.
     """
     # One word for each, so that a value that begins with a dash is a value.
     args = [f"--input={source}" for source in _several(input)]
@@ -77,7 +81,7 @@ def build(
         "threads": threads,
         "memory-budget": memory_budget,
         "s3-endpoint": s3_endpoint,
-        "worker": worker,
+        "worker": worker if worker is None or isinstance(worker, (int, str)) else ",".join(map(str, worker)),
         "workers": workers,
     }
     args += _given(options)
@@ -89,7 +93,8 @@ def build(
         if given:
             args.append(f"--{name}")
     trial = [sys.executable, "-m", "stoker"]
-    return parsed(_stoker.build(args, trial, progress))
+    report = (lambda text: progress(parsed(text))) if callable(progress) else None
+    return parsed(_stoker.build(args, trial, progress is True, report))
 
 
 def commit(

@@ -147,6 +147,8 @@ def test_exceptions_travel_between_processes() -> None:
     assert (type(error), error.message, error.hint) == (stoker.errors.FetchError, "what", "do this")
 
 
+SECRETS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-west-1"}
+
 # Prints a line once the build fetches, and what came of it.
 INTERRUPTED = """
 import signal, stoker, sys
@@ -163,9 +165,7 @@ def test_ctrl_c_stops_a_build_that_waits(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
-        environment = {
-            **os.environ, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-west-1",
-        }
+        environment = {**os.environ, **SECRETS}
         child = subprocess.Popen(
             [sys.executable, "-c", INTERRUPTED, "s3://bucket/a.jsonl", MODEL, tmp_path / "cache", endpoint],
             stdout=subprocess.PIPE, text=True, env=environment,
@@ -175,6 +175,34 @@ def test_ctrl_c_stops_a_build_that_waits(tmp_path: Path) -> None:
             out, _ = child.communicate(timeout=60)
     assert out == "interrupted\n"
     assert child.returncode == 0
+
+
+def test_a_function_is_told_the_progress_and_may_stop_the_build(tmp_path: Path, build_options: dict) -> None:
+    told: list[dict] = []
+    report = stoker.build(SOURCE, output=tmp_path / "cache", **{**build_options, "progress": told.append})
+    assert {"stage", "done", "total", "images", "records", "bytes_in", "bytes_out", "rejects"} == set(told[0])
+    assert told[-1]["records"] <= report["records"] and told[0]["stage"] in ("start", "fetch inputs", "plan", "build", "commit")
+
+    class Enough(Exception):
+        pass
+
+    def stop(doing: dict) -> None:
+        calls.append(doing)
+        raise Enough
+
+    calls: list[dict] = []
+    # A source that says nothing: only the function can end it.
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(Enough):
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.MonkeyPatch.context() as environment:
+            for name, value in SECRETS.items():
+                environment.setenv(name, value)
+            stoker.build(
+                "s3://bucket/a.jsonl", model=MODEL, output=tmp_path / "other", s3_endpoint=endpoint, progress=stop
+            )
+    assert len(calls) == 1
+    # It has ended, and let go of the folder.
+    stoker.build(SOURCE, output=tmp_path / "other", **build_options)
 
 
 def test_other_threads_run_during_a_build(tmp_path: Path, build_options: dict) -> None:
@@ -214,7 +242,7 @@ def test_parts_of_two_workers_are_the_cache_of_one(tmp_path: Path, cache: Path, 
         part = stoker.build(
             SOURCE, output=node, min_pixels=1024, max_pixels=4096, partitions=2, worker=worker, workers=2, **build_options
         )
-        assert part["part"]["partitions"] == [worker]
+        assert part["part"]["worker"] == part["part"]["partitions"] == [worker]
         samples.append(part["samples"])
         assert "fingerprint" not in part
     with pytest.raises(stoker.errors.ConfigError, match="no part holds") as caught:
@@ -245,4 +273,6 @@ def test_a_part_needs_a_number(tmp_path: Path, build_options: dict, monkeypatch:
         stoker.build(SOURCE, output=tmp_path / "part", workers=2, **build_options)
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
     plan = stoker.build(SOURCE, output=tmp_path / "part", worker="auto", workers=2, partitions=2, dry_run=True, **build_options)
-    assert plan["part"]["worker"] == 1
+    assert plan["part"]["worker"] == [1]
+    plan = stoker.build(SOURCE, output=tmp_path / "part", worker=(2, 0), workers=3, partitions=6, dry_run=True, **build_options)
+    assert plan["part"] == {"worker": [0, 2], "workers": 3, "partitions": [0, 2, 3, 5], "all_partitions": 6}

@@ -117,6 +117,74 @@ fn parts_without_shards_are_enough_and_one_folder_may_hold_several() {
     assert_same(&files(&scene.clean), &files(&shared), "a whole build");
 }
 
+/// A run that builds several parts ends each when its partitions are done, whatever becomes of the next one, and they are those
+/// that runs of their own make.
+#[test]
+fn one_run_builds_several_parts() {
+    let scene = Scene::new(40, &["--partitions", "6", "--split", "val=20%"]);
+    let (clean_small, clean_shards) = scene.clean_files();
+    let single = scene.parts(7);
+    let nodes = [
+        ("6,2,0", scene.corpus.output("a")),
+        ("1,3-", scene.corpus.output("b")),
+        ("1,3,4,5", scene.corpus.output("b")),
+    ];
+    let run = |(workers, output): &(&str, PathBuf)| {
+        let run = scene.build(output);
+        run.args(["--worker", *workers, "--workers", "7"])
+    };
+    let ended = run(&nodes[1]).end().expect_code(2);
+    assert!(
+        ended.stderr.contains("with commas between"),
+        "{}",
+        ended.stderr
+    );
+
+    let output = &nodes[0].1;
+    let (ended, calls) = trace(&run(&nodes[0]), &traced(), scene.corpus.path());
+    let _ = ended.expect_code(0);
+    let whole = files(output);
+    let second = |path: &Path| path.to_string_lossy().contains("0002-of-0007.json");
+    let mut points = points(&calls, output).into_iter();
+    let point = points.find(|point| second(&point.path));
+    let point = point.expect("the record of the second part");
+    fs::remove_dir_all(output).expect("our own folder");
+    let killed = failed_at(&run(&nodes[0]), output, &point, "signal=SIGKILL").end();
+    assert_eq!(killed.signal, Some(9), "{}", killed.stderr);
+    let record = |worker: u32| output.join(format!("parts/{worker:04}-of-0007.json"));
+    assert_eq!(
+        [0, 2, 6].map(|worker| record(worker).exists()),
+        [true, false, false]
+    );
+    let report = run(&nodes[0]).args(["--json"]).end().expect_code(0).json();
+    assert_eq!(report["part"]["worker"], serde_json::json!([0, 2, 6]));
+    assert_same(&whole, &files(output), "the same command went on");
+    let _ = run(&nodes[2]).end().expect_code(0);
+
+    // Records, tables and shards are those of the single runs.
+    let parts = [nodes[0].1.clone(), nodes[2].1.clone()];
+    let of = |folders: &[PathBuf]| -> BTreeMap<String, String> {
+        let all = folders.iter().flat_map(|folder| files(folder));
+        all.filter(|(name, _)| name.starts_with("parts") || is_shard(name))
+            .collect()
+    };
+    assert_same(&of(&single), &of(&parts), "parts");
+    let mut expected = clean_shards;
+    expected.retain(|_, hash| !hash.is_empty());
+    let mut shards = of(&parts);
+    shards.retain(|name, hash| is_shard(name) && !hash.is_empty());
+    assert_same(&expected, &shards, "shards");
+    let joined = scene.corpus.output("joined");
+    let _ = scene.commit(&parts, &joined).end().expect_code(0);
+    assert_same(&clean_small, &small(&joined), "committed");
+    // Mended where it is committed.
+    let _ = scene.commit(&parts, output).end().expect_code(0);
+    let committed = files(output);
+    fs::remove_file(find(output, "shards/p0002-000000.arrow")).expect("our own file");
+    let _ = run(&nodes[0]).end().expect_code(0);
+    assert_same(&committed, &files(output), "mended");
+}
+
 #[test]
 fn missing_repeated_foreign_and_damaged_parts() {
     let scene = Scene::new(30, &["--partitions", "4"]);

@@ -80,7 +80,7 @@ fn child_builds() {
                 .expect("tries"),
             ..Deadlines::default()
         },
-        part: None,
+        parts: Vec::new(),
         trial_program: None,
         damaged: HashSet::default(),
         restart: false,

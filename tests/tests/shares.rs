@@ -55,6 +55,9 @@ fn messages() {
         "part_other_seed",
         &scene.part(1, 2).with("--seed", "9").end(),
     );
+    let several = scene.build(&scene.corpus.output("several"));
+    let several = several.args(["--worker", "3,1,0", "--workers", "4"]);
+    scene.check("part_several", &several.end());
     // More workers than partitions: nothing to do is no fault.
     scene.check("part_empty", &scene.part(2, 3).end());
     // One of the two rejected records is in a part: a percentage is one of the part's own records.

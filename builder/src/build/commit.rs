@@ -10,8 +10,8 @@ use serde_json::Value;
 use stoker_formats::tables::{ProvenanceKind, ProvenanceRow};
 use stoker_formats::{
     ContentHash, FileEntry, FileName, ImageEntry, InputEntry, MANIFEST_NAME, Manifest,
-    PARTS_FOLDER, PartEntry, Partition, PartitionFiles, Receipt, SampleEntry, SplitEntry, VERSION,
-    Written, fingerprint, write_image_index, write_sample_index,
+    PARTS_FOLDER, PartEntry, PartName, Partition, PartitionFiles, Receipt, SampleEntry, SplitEntry,
+    VERSION, Written, fingerprint, write_image_index, write_sample_index,
 };
 
 use super::context::Context;
@@ -59,8 +59,8 @@ pub(crate) struct Commit<'a> {
 }
 
 impl<'a> Commit<'a> {
-    /// Opens the tables.
-    pub(crate) fn begin(context: &'a Context) -> Result<Self> {
+    /// Opens the tables of a part, or of the cache.
+    pub(crate) fn begin(context: &'a Context, part: Option<PartName>) -> Result<Self> {
         let splits = context.plan.deal.splits.iter().map(|split| SplitEntry {
             name: split.name.clone(),
             first_partition: split.first_partition,
@@ -71,13 +71,10 @@ impl<'a> Commit<'a> {
             images: 0,
         });
         Ok(Self {
-            tables: open_tables(context).map_err(|error| context.publisher.explain(error))?,
+            tables: open_tables(context, part).map_err(|error| context.publisher.explain(error))?,
             splits: splits.collect(),
             partitions: Vec::new(),
-            committed: Committed {
-                records: context.share.records,
-                ..Committed::default()
-            },
+            committed: Committed::default(),
             context,
         })
     }
@@ -140,7 +137,6 @@ impl<'a> Commit<'a> {
     /// Checks that every partition that was added is there, and counts.
     pub(super) fn close(&mut self) -> Result<()> {
         let context = self.context;
-        context.progress.phase("commit", 1);
         for PartEntry {
             partition, files, ..
         } in &self.partitions
@@ -237,8 +233,7 @@ fn check_there<E: InFolder>(
 }
 
 /// The tables, with the rows of the inputs.
-fn open_tables(context: &Context) -> Result<OpenTables> {
-    let part = context.share.part;
+fn open_tables(context: &Context, part: Option<PartName>) -> Result<OpenTables> {
     let text = context.layout.text().to_string();
     let folder = part.map_or_else(|| Path::new(&text).join("tables"), |_| PARTS_FOLDER.into());
     let mut tables = OpenTables::new(&context.publisher, &folder, part)?;

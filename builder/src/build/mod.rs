@@ -110,7 +110,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     setup.publisher.set_remaining_bytes(estimate.space_bytes());
     setup.state.publish(&setup.publisher)?;
     layout.create(&setup.publisher)?;
-    if options.part.is_some() {
+    if !options.parts.is_empty() {
         setup.publisher.create_folder(Path::new(PARTS_FOLDER))?;
     }
     let context = Arc::new(Context {
@@ -145,13 +145,12 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         model: &setup.model,
         prune: options.prune,
     };
-    let done = partitions::run(&context, &rejected)?;
-    let committed = match context.share.part {
-        None => done.finish(&making),
-        Some(part) => done.finish_part(&making, part),
-    };
+    let committed = partitions::run(&context, &making, &rejected)?;
+    if !options.parts.is_empty() {
+        part::end(&context)?;
+    }
     setup.runtime.shutdown_background();
-    let mut report = BuildReport::new(committed?, &options.output, start.elapsed());
+    let mut report = BuildReport::new(committed, &options.output, start.elapsed());
     report.part = PartReport::of(&context.share, &context.plan);
     Ok(report)
 }

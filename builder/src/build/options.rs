@@ -70,8 +70,9 @@ pub struct BuildOptions {
     /// Program and first arguments of the child that tries an image; none runs this program, which must then be
     /// `stoker` itself.
     pub trial_program: Option<Vec<OsString>>,
-    /// Builds only the partitions of one worker, for [`parts::commit`](crate::parts::commit) to put together.
-    pub part: Option<PartName>,
+    /// Builds only these parts, all of one number of workers, for [`parts::commit`](crate::parts::commit) to put together;
+    /// none builds everything.
+    pub parts: Vec<PartName>,
     /// Files of the output that are made again whatever they look like.
     pub damaged: HashSet<(Folder, FileName)>,
     /// Drops an unfinished build of something else.

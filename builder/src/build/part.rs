@@ -1,20 +1,21 @@
 //! The end of a part build: the part's record, in place of the manifest.
 //!
 //! Invariant: the record is written after everything that it names, so a part without one is not finished, and the same
-//! command goes on.
+//! command goes on. A run that builds several parts finishes each as soon as its partitions are done.
 
 use std::path::Path;
 
 use stoker_formats::{PARTS_FOLDER, PartFile, PartName, PartRecord, VERSION};
 
 use super::commit::{CREATED_BY, Commit, Making, inputs, publish_tokenizer, publish_unless_there};
+use super::context::Context;
 use super::report::Committed;
 use super::tidy;
 use crate::error::Result;
 use crate::records;
 
 impl Commit<'_> {
-    /// Ends the part: every partition of it has been added.
+    /// Ends the part `name`: every partition of it has been added.
     pub(super) fn finish_part(mut self, making: &Making<'_>, name: PartName) -> Result<Committed> {
         let context = self.context;
         self.close()?;
@@ -44,12 +45,16 @@ impl Commit<'_> {
         let file = PartFile::Record(name).to_string();
         let parts = Path::new(PARTS_FOLDER);
         publish_unless_there(&context.publisher, parts, &file, &record.to_bytes()?)?;
-        if context.named.is_of(ids) {
-            // A committed share is whole again: nothing is left to commit.
-            tidy::after_commit(&context.publisher)?;
-        } else {
-            tidy::after_part(&context.publisher)?;
-        }
         Ok(self.committed)
+    }
+}
+
+/// Removes what only the run needed, once all of its parts are finished.
+pub(super) fn end(context: &Context) -> Result<()> {
+    if context.named.is_of(context.layout.ids) {
+        // A committed share is whole again: nothing is left to commit.
+        tidy::after_commit(&context.publisher)
+    } else {
+        tidy::after_parts(&context.publisher)
     }
 }

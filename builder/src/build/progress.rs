@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 
 /// Between two updates of a live line.
 const TICK_LIVE: Duration = Duration::from_millis(250);
@@ -68,6 +69,27 @@ struct Reading {
     bytes_in: u64,
     bytes_out: u64,
     busy: [u64; 3],
+}
+
+/// What a build is doing, for a caller that shows it itself. Counts are totals since its start.
+#[derive(Debug, Clone, Serialize)]
+pub struct Doing {
+    /// The phase: `start`, `fetch inputs`, `plan`, `build` or `commit`.
+    pub stage: &'static str,
+    /// Items of the phase that are done: bytes before `build`; images and records in it.
+    pub done: u64,
+    /// Items of the phase; 0 while that is not known.
+    pub total: u64,
+    /// Images prepared or rejected.
+    pub images: u64,
+    /// Records prepared or rejected.
+    pub records: u64,
+    /// Bytes read from sources.
+    pub bytes_in: u64,
+    /// Bytes written to shards.
+    pub bytes_out: u64,
+    /// Records rejected.
+    pub rejects: u64,
 }
 
 #[derive(Debug)]
@@ -133,6 +155,23 @@ impl Progress {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+
+    /// What the build is doing now.
+    #[must_use]
+    pub fn doing(&self) -> Doing {
+        let reading = self.shared.reading();
+        let (stage, total, _) = *lock(&self.shared.phase);
+        Doing {
+            stage,
+            done: self.shared.done.load(Ordering::Relaxed),
+            total,
+            images: reading.images,
+            records: reading.records,
+            bytes_in: reading.bytes_in,
+            bytes_out: reading.bytes_out,
+            rejects: self.shared.counters.rejects.load(Ordering::Relaxed),
+        }
     }
 
     /// Says something that is no error, where progress is shown.

@@ -27,14 +27,14 @@ pub struct SplitReport {
     pub samples: u64,
 }
 
-/// Which part of a cache a run builds.
+/// Which parts of a cache a run builds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartReport {
-    /// The worker, from 0.
-    pub worker: u32,
+    /// The workers whose parts they are, from 0.
+    pub worker: Vec<u32>,
     /// How many workers there are.
     pub workers: u32,
-    /// Its partitions.
+    /// Their partitions, ascending.
     pub partitions: Vec<u32>,
     /// Partitions of the whole cache.
     pub all_partitions: u32,
@@ -42,10 +42,14 @@ pub struct PartReport {
 
 impl PartReport {
     pub(super) fn of(share: &Share, plan: &Plan) -> Option<Self> {
-        share.part.map(|part| Self {
-            worker: part.worker,
-            workers: part.workers,
-            partitions: share.partitions.clone(),
+        let parts = share.portions.iter().filter_map(|portion| portion.part);
+        let workers = parts.clone().map(|part| part.workers).next()?;
+        let mut partitions: Vec<u32> = share.partitions().collect();
+        partitions.sort_unstable();
+        Some(Self {
+            worker: parts.map(|part| part.worker).collect(),
+            workers,
+            partitions,
             all_partitions: plan.deal.partitions(),
         })
     }
@@ -80,7 +84,7 @@ pub struct PlanReport {
     pub image_plan_id: String,
     /// Names the folder of samples.
     pub text_plan_id: String,
-    /// The part, if only one was planned: then shards, bytes and seconds are the part's.
+    /// The parts, if only some were planned: then shards, bytes and seconds are theirs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<PartReport>,
 }
@@ -90,7 +94,7 @@ impl PlanReport {
         let plan = &setup.plan;
         let free = free_bytes(&options.output)?;
         let shards = |bytes: u64| bytes.div_ceil(options.shard_bytes);
-        let partitions = setup.share.partitions.len() as u64;
+        let partitions = setup.share.partitions().count() as u64;
         let time = estimate.image_time + estimate.text_time;
         Ok(Self {
             records: plan.records(),
@@ -137,6 +141,29 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
+    /// Adds what another portion of the run has counted.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.fingerprint = self.fingerprint.take().or(other.fingerprint);
+        self.records += other.records;
+        self.images += other.images;
+        self.rejected_images += other.rejected_images;
+        self.tokens += other.tokens;
+        self.loss_tokens += other.loss_tokens;
+        self.bytes += other.bytes;
+        if self.splits.is_empty() {
+            self.splits = other.splits;
+        } else {
+            for (split, more) in self.splits.iter_mut().zip(other.splits) {
+                split.partitions += more.partitions;
+                split.samples += more.samples;
+            }
+        }
+        for (reason, count) in other.rejects {
+            *self.rejects.entry(reason).or_default() += count;
+        }
+        self.earlier_packs.extend(other.earlier_packs);
+    }
+
     /// Adds what the splits count.
     pub(crate) fn count(&mut self, splits: &[SplitEntry]) {
         for split in splits {
@@ -157,10 +184,10 @@ impl Committed {
 pub struct BuildReport {
     /// The cache's folder.
     pub output: String,
-    /// Identity of the cache; none for a part.
+    /// Identity of the cache; none for parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// The part, if only one was built: then all counts are the part's.
+    /// The parts, if only some were built: then all counts are theirs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<PartReport>,
     /// Records in the inputs.

@@ -75,7 +75,7 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
     let publisher = Publisher::make(options.output.clone())?;
     let lock = Lock::take(&options.output)?;
     let named = Named::read(publisher.root())?;
-    if options.part.is_some() {
+    if !options.parts.is_empty() {
         refuse_whole(&named, &options.output)?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -168,7 +168,7 @@ pub(crate) fn set_up(options: &BuildOptions, stop: &Stop, progress: &Progress) -
             .collect(),
     };
     Ok(Setup {
-        share: Share::new(&plan, options.part),
+        share: Share::new(&plan, &options.parts),
         plan,
         ids,
         recipe,

@@ -31,8 +31,8 @@ pub(crate) fn after_commit(publisher: &Publisher) -> Result<()> {
     remove_spooled(publisher.root())
 }
 
-/// Removes what only a running build needs: the part is finished, the build is not before the commit.
-pub(super) fn after_part(publisher: &Publisher) -> Result<()> {
+/// Removes what only a running build needs: its parts are finished, the build is not before the commit.
+pub(super) fn after_parts(publisher: &Publisher) -> Result<()> {
     publisher.remove(Path::new(""), IN_FLIGHT_NAME)?;
     remove_spooled(publisher.root())
 }

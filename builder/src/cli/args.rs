@@ -127,9 +127,9 @@ pub(crate) struct BuildArgs {
     /// Buckets that s3:// links may name, beside the inputs' own
     #[arg(long, num_args = 1.., value_name = "NAME")]
     pub(crate) allow_bucket: Vec<String>,
-    /// Build only the partitions of worker I of --workers N, counted from 0; auto: the number that OMPI_COMM_WORLD_RANK,
-    /// SLURM_PROCID or JOB_COMPLETION_INDEX gives. `stoker commit` puts the parts together
-    #[arg(long, value_name = "I|auto", value_parser = parse_worker)]
+    /// Build only the partitions of worker I of --workers N, counted from 0, or of several, as in 0,3,5; auto: the number
+    /// that OMPI_COMM_WORLD_RANK, SLURM_PROCID or JOB_COMPLETION_INDEX gives. `stoker commit` puts the parts together
+    #[arg(long, value_name = "I,...|auto", value_parser = parse_worker)]
     pub(crate) worker: Option<WorkerArg>,
     /// How many workers share the build [default with --worker: what OMPI_COMM_WORLD_SIZE or SLURM_NTASKS says]; alone it
     /// means --worker auto
@@ -173,17 +173,21 @@ fn parse_schema(text: &str) -> Result<SchemaArg, String> {
         .ok_or_else(|| format!("a shape is auto, {known}: `{text}`"))
 }
 
-/// A worker's number; none for `auto`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WorkerArg(pub(crate) Option<u32>);
+/// Workers' numbers, ascending; none for `auto`.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerArg(pub(crate) Option<Vec<u32>>);
 
 fn parse_worker(text: &str) -> Result<WorkerArg, String> {
     if text == "auto" {
         return Ok(WorkerArg(None));
     }
-    text.parse()
-        .map(|worker| WorkerArg(Some(worker)))
-        .map_err(|_| format!("a worker is a number from 0, or auto: `{text}`"))
+    let numbers = text.split(',').map(str::parse).collect::<Result<_, _>>();
+    let mut numbers: Vec<u32> = numbers.map_err(|_| {
+        format!("workers are numbers from 0 with commas between, or auto: `{text}`")
+    })?;
+    numbers.sort_unstable();
+    numbers.dedup();
+    Ok(WorkerArg(Some(numbers)))
 }
 
 fn parse_generation(text: &str) -> Result<Generation, String> {

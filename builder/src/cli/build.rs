@@ -16,6 +16,7 @@ use crate::build::{
     self, BuildOptions, BuildReport, PartReport, PlanReport, Progress, SplitReport, Stop,
 };
 use crate::error::{Error, Result};
+use crate::held::numbers;
 use crate::source::Deadlines;
 
 /// Between two looks at the stop request.
@@ -82,7 +83,9 @@ fn end_in_time(stop: Stop) {
 /// The options, and which worker they are for if it is a part.
 fn options(args: &BuildArgs) -> Result<(BuildOptions, Option<Chosen>)> {
     let cores = || available_parallelism().map_or(1, std::num::NonZero::get);
-    let chosen = choose(args.worker, args.workers, |name| std::env::var(name).ok())?;
+    let chosen = choose(args.worker.as_ref(), args.workers, |name| {
+        std::env::var(name).ok()
+    })?;
     let options = BuildOptions {
         inputs: args.input.clone(),
         model: args.model.clone(),
@@ -111,7 +114,7 @@ fn options(args: &BuildArgs) -> Result<(BuildOptions, Option<Chosen>)> {
         allowed_buckets: args.allow_bucket.clone(),
         deadlines: Deadlines::default(),
         trial_program: None,
-        part: chosen.as_ref().map(|chosen| chosen.part),
+        parts: chosen.as_ref().map(Chosen::parts).unwrap_or_default(),
         damaged: HashSet::new(),
         restart: args.restart,
         prune: args.prune,
@@ -218,7 +221,7 @@ pub(super) fn build_text(report: &BuildReport) -> String {
 fn worker_text(part: &PartReport) -> String {
     format!(
         "{} of {}, counted from 0: {} of {} partitions",
-        part.worker,
+        numbers(&part.worker),
         part.workers,
         part.partitions.len(),
         part.all_partitions

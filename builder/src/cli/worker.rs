@@ -1,4 +1,4 @@
-//! Which worker a part build is: from options, or from the environment that a launcher sets.
+//! Which workers' parts a build makes: from options, or from the environment that a launcher sets.
 //!
 //! Invariant: without `--worker` or `--workers` the environment counts for nothing, so that a whole build that happens to run
 //! inside a job stays one; an option beats the environment.
@@ -10,6 +10,7 @@ use stoker_formats::limits::MAX_WORKERS;
 
 use super::args::WorkerArg;
 use crate::error::{Error, Result};
+use crate::held::numbers;
 
 /// What launchers call a worker's number and how many there are. An `mpirun` inside a Slurm job gives every process the
 /// job's own `SLURM_PROCID`, so Open MPI is asked first.
@@ -19,12 +20,24 @@ const LAUNCHERS: [(&str, Option<&str>); 3] = [
     ("JOB_COMPLETION_INDEX", None),
 ];
 
-/// The part to build, and who said so.
+/// The parts to build, and who said so.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    pub(super) part: PartName,
+    /// Ascending; at least one.
+    ours: Vec<u32>,
+    count: u32,
     worker: &'static str,
     workers: &'static str,
+}
+
+impl Chosen {
+    pub(super) fn parts(&self) -> Vec<PartName> {
+        let name = |worker: &u32| PartName {
+            worker: *worker,
+            workers: self.count,
+        };
+        self.ours.iter().map(name).collect()
+    }
 }
 
 impl fmt::Display for Chosen {
@@ -32,17 +45,20 @@ impl fmt::Display for Chosen {
         write!(
             f,
             "building the part of worker {} (from {}) of {} (from {})",
-            self.part.worker, self.worker, self.part.workers, self.workers
+            numbers(&self.ours),
+            self.worker,
+            self.count,
+            self.workers
         )
     }
 }
 
-/// The part that options and environment ask for; none for a whole build.
+/// The parts that options and environment ask for; none for a whole build.
 ///
 /// # Errors
 /// [`Error::Usage`] if a number is missing, is none, or there is no such worker.
 pub(super) fn choose(
-    worker: Option<WorkerArg>,
+    worker: Option<&WorkerArg>,
     workers: Option<u32>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Chosen>> {
@@ -50,10 +66,10 @@ pub(super) fn choose(
         return Ok(None);
     }
     let is_set = |name: &Option<&str>| name.is_some_and(|name| variable(name).is_some());
-    let (number, worker_from, size) = match worker {
-        Some(WorkerArg(Some(number))) => {
+    let (ours, worker_from, size) = match worker {
+        Some(WorkerArg(Some(numbers))) => {
             let size = LAUNCHERS.into_iter().map(|(_, size)| size).find(is_set);
-            (number, "--worker", size.flatten())
+            (numbers.clone(), "--worker", size.flatten())
         }
         _ => {
             let launcher = LAUNCHERS.into_iter().find(|(name, _)| is_set(&Some(*name)));
@@ -62,7 +78,8 @@ pub(super) fn choose(
                 hint: "give --worker, or start it by srun, mpirun or an indexed Kubernetes job"
                     .into(),
             })?;
-            (read(name, &variable)?, name, size.filter(|_| is_set(&size)))
+            let ours = vec![read(name, &variable)?];
+            (ours, name, size.filter(|_| is_set(&size)))
         }
     };
     let (count, workers_from) = match (workers, size) {
@@ -81,17 +98,15 @@ pub(super) fn choose(
             hint: format!("look at {workers_from}"),
         });
     }
-    if number >= count {
+    if let Some(number) = ours.iter().find(|number| **number >= count) {
         return Err(Error::Usage {
             what: format!("{count} workers are numbered from 0, there is no worker `{number}`"),
             hint: format!("look at {worker_from} and {workers_from}"),
         });
     }
     Ok(Some(Chosen {
-        part: PartName {
-            worker: number,
-            workers: count,
-        },
+        ours,
+        count,
         worker: worker_from,
         workers: workers_from,
     }))
@@ -112,7 +127,7 @@ mod tests {
     const SLURM: [(&str, &str); 2] = [("SLURM_PROCID", "2"), ("SLURM_NTASKS", "4")];
 
     fn chosen(
-        worker: Option<WorkerArg>,
+        worker: Option<&WorkerArg>,
         workers: Option<u32>,
         variables: &[(&str, &str)],
     ) -> Result<Option<String>, String> {
@@ -133,8 +148,12 @@ mod tests {
 
     #[test]
     fn options_beat_the_environment() {
-        let auto = Some(WorkerArg(None));
-        let one = Some(WorkerArg(Some(1)));
+        let (auto, one, several) = (
+            WorkerArg(None),
+            WorkerArg(Some(vec![1])),
+            WorkerArg(Some(vec![0, 1, 2, 5])),
+        );
+        let (auto, one) = (Some(&auto), Some(&one));
         let mpi = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
         let both = [SLURM, mpi].concat();
         let index = [("JOB_COMPLETION_INDEX", "6")];
@@ -144,6 +163,12 @@ mod tests {
                 Some(3),
                 &SLURM[..],
                 "1 (from --worker) of 3 (from --workers)",
+            ),
+            (
+                Some(&several),
+                Some(6),
+                &[],
+                "0-2, 5 (from --worker) of 6 (from --workers)",
             ),
             (
                 one,
@@ -183,7 +208,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_wrong_is_named() {
-        let auto = Some(WorkerArg(None));
+        let (auto, several) = (WorkerArg(None), WorkerArg(Some(vec![0, 3])));
+        let (auto, several) = (Some(&auto), Some(&several));
         for (worker, workers, variables, expected) in [
             (None, Some(3), &[][..], "no launcher has set"),
             (
@@ -192,14 +218,9 @@ mod tests {
                 &[("JOB_COMPLETION_INDEX", "0")],
                 "the number of workers is not known",
             ),
+            (several, Some(3), &[], "there is no worker `3`"),
             (
-                Some(WorkerArg(Some(3))),
-                Some(3),
-                &[],
-                "there is no worker `3`",
-            ),
-            (
-                Some(WorkerArg(Some(3))),
+                several,
                 Some(1_000_001),
                 &[],
                 "more than 1000000 workers: `1000001`",

@@ -102,7 +102,7 @@ pub(crate) fn estimate(
     tools: &Tools<'_>,
     timed: bool,
 ) -> Result<Estimate> {
-    let Some(first) = share.partitions.first().copied() else {
+    let Some(first) = share.partitions().next() else {
         return Ok(Estimate::default());
     };
     let Rest {
@@ -145,7 +145,7 @@ fn rest(plan: &Plan, share: &Share, first: u32, tools: &Tools<'_>) -> Result<Res
         ..Rest::default()
     };
     let mut replaced = [Vec::new(), Vec::new()];
-    for partition in share.partitions.iter().copied() {
+    for partition in share.partitions() {
         let images = plan.partition_images(partition);
         let items = images.len() as u64;
         let found = ImageReceipts::load(root, layout, partition, items, tools.damaged)?;
