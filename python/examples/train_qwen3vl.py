@@ -90,6 +90,7 @@ def train(options: argparse.Namespace) -> None:
         micro_batch_size=options.micro_batch_size,
         seed=options.seed,
         pack=options.pack,
+        placement=None if options.placement is None else json.loads(options.placement.read_text()),
         dtype="float32",
         sample_ids=True,
         tensors="torch",
@@ -154,6 +155,7 @@ def main() -> None:
     parser.add_argument("--global-batch-size", type=int, default=4)
     parser.add_argument("--micro-batch-size", type=int, default=1)
     parser.add_argument("--pack", help="train on the packs of this table, made by `stoker pack`; sizes count packs then")
+    parser.add_argument("--placement", type=Path, help="a table of `stoker place`, if each node holds a share of the cache")
     parser.add_argument("--vocabulary", type=int, default=1280, help="at least the tokenizer's")
     parser.add_argument("--seed", type=int, default=0)
     # Small matrices: more threads only wait for each other, and one thread adds in one order.

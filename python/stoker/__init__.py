@@ -1,7 +1,7 @@
 """Stoker keeps GPUs fed: it prepares a vision-language training set once, and feeds training from it.
 
 `build`, `commit`, `pack`, `verify`, `inspect` and `stats` make and check a cache; `Reader` reads it, `Monitor` watches a reader.
-`stoker.torch` and `stoker.megatron` are imported by those who use them; nothing else imports torch.
+`stoker.torch`, `stoker.megatron` and `stoker.ray` are imported by those who use them; nothing else imports torch or Ray.
 """
 
 from __future__ import annotations

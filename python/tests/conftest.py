@@ -19,6 +19,11 @@ SOURCE = ROOT / "examples" / "sft"
 MODEL = ROOT / "tests" / "models" / "tiny"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray comes last: its threads outlive it in this process, which other tests fork."""
+    items.sort(key=lambda item: item.path.name == "test_ray.py")
+
+
 @pytest.fixture(scope="session")
 def build_options() -> dict:
     """Options of a build that takes a second: three of the 34 records are broken on purpose."""
