@@ -62,7 +62,10 @@ impl Options {
         options.caches = self
             .caches
             .into_iter()
-            .map(|(path, weight)| CacheOptions { path, weight })
+            .map(|(path, weight)| CacheOptions {
+                weight,
+                ..CacheOptions::new(path)
+            })
             .collect();
         options.split = self.split;
         options.world = WorldSizes {
