@@ -21,8 +21,11 @@ pub trait Fallback: Send + Sync + fmt::Debug {
     /// Where it is, without secrets: for messages.
     fn uri(&self) -> String;
 
-    /// The copy's manifest, for a node that does not even have that.
-    fn manifest(&self) -> &Manifest;
+    /// The copy's manifest. Asked for only where something is missing.
+    ///
+    /// # Errors
+    /// Why it could not be read, in words.
+    fn manifest(&self) -> Result<Manifest, Box<dyn StdError + Send + Sync>>;
 
     /// Writes `file` to `to`, which is empty, and checks it against the manifest's hash. Waits, with its own tries; returns soon
     /// with any error once `stop` says so.
@@ -33,7 +36,7 @@ pub trait Fallback: Send + Sync + fmt::Debug {
         &self,
         file: &CacheFile,
         to: &File,
-        stop: &dyn Fn() -> bool,
+        stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Box<dyn StdError + Send + Sync>>;
 }
 

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use stoker_formats::{MANIFEST_NAME, SplitEntry};
+use stoker_formats::{MANIFEST_NAME, Manifest, SplitEntry};
 
 use crate::assign::assign;
 use crate::error::{Error, Result};
+use crate::fallback::{Fallback, RemoteFault};
 use crate::files::CacheFiles;
 use crate::options::Modalities;
 use crate::order_error::OrderError;
@@ -31,17 +32,7 @@ pub(crate) fn caches(caches: &[CacheOptions]) -> Result<Vec<Arc<CacheFiles>>> {
     }
     let open = |cache: &CacheOptions| match (CacheFiles::open(&cache.path), &cache.fallback) {
         (Err(Error::NotACache { path }), Some(fallback)) => {
-            Ok(CacheFiles::of_manifest(path, fallback.manifest().clone()))
-        }
-        (Ok(files), Some(fallback)) => {
-            let other = fallback.manifest();
-            if files.manifest().fingerprint == other.fingerprint {
-                return Ok(files);
-            }
-            Err(Error::OtherFallback {
-                path: cache.path.join(MANIFEST_NAME),
-                uri: fallback.uri(),
-            })
+            Ok(CacheFiles::of_manifest(path, manifest(&**fallback)?))
         }
         (opened, _) => opened,
     };
@@ -49,6 +40,15 @@ pub(crate) fn caches(caches: &[CacheOptions]) -> Result<Vec<Arc<CacheFiles>>> {
         .iter()
         .map(|cache| open(cache).map(Arc::new))
         .collect()
+}
+
+/// The manifest of a copy.
+fn manifest(fallback: &dyn Fallback) -> Result<Manifest> {
+    fallback.manifest().map_err(|error| Error::Fallback {
+        file: MANIFEST_NAME.to_owned(),
+        uri: fallback.uri(),
+        fault: RemoteFault::Failed(error.to_string()),
+    })
 }
 
 /// Fails if a file is missing that this node should hold; of a cache with a fallback, says what is.
@@ -70,8 +70,18 @@ pub(crate) fn check_presence(
                 };
                 return presence::check(files, partitions, held).map(|()| None);
             };
+            let absent = Absent::find(files, partitions)?;
+            // A node that lacks nothing asks nobody.
+            if !absent.is_empty()
+                && manifest(&**fallback)?.fingerprint != files.manifest().fingerprint
+            {
+                return Err(Error::OtherFallback {
+                    path: files.root().join(MANIFEST_NAME),
+                    uri: fallback.uri(),
+                });
+            }
             Ok(Some(Elsewhere {
-                absent: Absent::find(files, partitions)?,
+                absent,
                 files: Arc::clone(files),
                 fallback: Arc::clone(fallback),
             }))

@@ -377,8 +377,12 @@ impl Reader {
     /// # Errors
     /// [`Error::Forked`] in a fork; what is wrong with an index; [`Error::Order`] where a run would end, too.
     pub fn plan(&self) -> Result<Vec<NodePlan>> {
+        self.plan_at(self.at)
+    }
+
+    pub(crate) fn plan_at(&self, at: Resume) -> Result<Vec<NodePlan>> {
         self.check_process()?;
-        fetch_plan::of_epoch(&self.plan, self.at.at, self.options.remote.cache_disk)
+        fetch_plan::of_epoch(&self.plan, at.at, self.options.remote.cache_disk)
     }
 
     /// The order of all ranks' batches.
@@ -425,6 +429,9 @@ impl Drop for Reader {
             // In a fork the threads are not there, and their locks may be held for ever: leave all as it is.
             std::mem::forget(self.pipeline.take());
             std::mem::forget(self.index_check.take());
+            // And what they use: a fallback has threads, too.
+            std::mem::forget(Arc::clone(&self.plan));
+            std::mem::forget(self.options.clone());
         }
     }
 }

@@ -12,7 +12,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use copies::{Copies, bytes_of, epoch, held, holding, is_shard, options, seen, some, whole};
+use copies::{
+    Copies, Trouble, bytes_of, epoch, held, holding, is_shard, options, seen, some, whole,
+};
 use stoker_reader::{
     Cursor, Error, Held, Limit, Placement, Reader, ReaderOptions, RemoteFault, Step,
 };

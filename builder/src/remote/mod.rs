@@ -5,6 +5,7 @@
 //! good that the manifest's size and hash do not confirm, and never more of them are handed on than the manifest names.
 
 mod bring;
+mod fallback;
 pub(crate) mod files;
 mod packed;
 mod store;
@@ -23,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::pack::store::tables;
 use crate::source::{CredentialSource, Deadlines};
 pub use bring::{Brought, Stages};
+pub use fallback::fallbacks;
 use store::Store;
 
 /// What ends the name of a shard that stands compressed.

@@ -107,7 +107,7 @@ impl Folder {
         root: PathBuf,
         bound: u64,
         pins: &[ContentHash],
-        stop: &dyn Fn() -> bool,
+        stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Self> {
         for folder in [root.join("files"), root.join("readers")] {
             fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
@@ -186,7 +186,7 @@ impl Folder {
         content: Content,
         need: Need,
         needs: &Needs,
-        stop: &dyn Fn() -> bool,
+        stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Taken<'_>> {
         let _lock = lock(&self.root, stop)?;
         self.write_list(needs)?;
@@ -235,7 +235,11 @@ impl Folder {
     }
 
     /// Removes a file that is damaged, as soon as nobody reads it or `stop` says so; then it stays.
-    pub(crate) fn discard(&self, hash: ContentHash, stop: &dyn Fn() -> bool) -> Result<()> {
+    pub(crate) fn discard(
+        &self,
+        hash: ContentHash,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<()> {
         let path = self.path(hash);
         loop {
             let folder_lock = lock(&self.root, stop)?;
@@ -248,7 +252,7 @@ impl Folder {
     }
 
     /// Tells the other readers what this one will need.
-    pub(crate) fn tell(&self, needs: &Needs, stop: &dyn Fn() -> bool) -> Result<()> {
+    pub(crate) fn tell(&self, needs: &Needs, stop: &(dyn Fn() -> bool + Sync)) -> Result<()> {
         let _lock = lock(&self.root, stop)?;
         self.write_list(needs)
     }
@@ -386,7 +390,7 @@ impl Part<'_> {
     }
 
     /// Gives the file its name; until this is dropped it stays.
-    pub(crate) fn finish(&mut self, stop: &dyn Fn() -> bool) -> Result<()> {
+    pub(crate) fn finish(&mut self, stop: &(dyn Fn() -> bool + Sync)) -> Result<()> {
         let found = self
             .file
             .metadata()
@@ -411,7 +415,7 @@ impl Drop for Part<'_> {
 }
 
 /// The folder's lock, until it is dropped.
-fn lock(root: &Path, stop: &dyn Fn() -> bool) -> Result<File> {
+fn lock(root: &Path, stop: &(dyn Fn() -> bool + Sync)) -> Result<File> {
     let path = root.join("lock");
     let opened = OpenOptions::new().create(true).append(true).open(&path);
     let file = opened.map_err(Error::io("open", &path))?;

@@ -303,7 +303,7 @@ impl RemoteCache {
         need: Need,
         needs: &dyn Fn() -> Needs,
         open: &dyn Fn(&Path) -> io::Result<File>,
-        stop: &dyn Fn() -> bool,
+        stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Found, RemoteFault> {
         let content = content(file);
         let here = || self.folder.pin(content, open).map_err(failed);

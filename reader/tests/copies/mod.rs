@@ -117,15 +117,18 @@ impl Fallback for Copies {
         "s3://copies/cache".to_owned()
     }
 
-    fn manifest(&self) -> &Manifest {
-        self.files.manifest()
+    fn manifest(&self) -> Result<Manifest, Box<dyn Error + Send + Sync>> {
+        if *self.trouble.lock().unwrap() == Some(Trouble::Fails("manifest")) {
+            return Err("the bucket is on fire".into());
+        }
+        Ok(self.files.manifest().clone())
     }
 
     fn bring(
         &self,
         file: &CacheFile,
         mut to: &File,
-        stop: &dyn Fn() -> bool,
+        stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         assert_eq!(to.metadata()?.len(), 0);
         let name = file.relative();
