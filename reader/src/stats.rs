@@ -106,7 +106,7 @@ impl Consumer {
 /// A read that takes suspiciously long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlowRead {
-    /// The file.
+    /// The file; of one that is brought from elsewhere, where it comes from.
     pub path: PathBuf,
     /// Seconds so far.
     pub seconds: f64,

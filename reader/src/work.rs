@@ -169,7 +169,7 @@ impl BatchWork {
         let limit = Duration::from_secs(SLOW_SECONDS);
         let slow = self.reading.iter().filter_map(|reading| {
             let (file, since) = (*lock(reading))?;
-            let path: PathBuf = self.plan.rows.path_of(file)?;
+            let path: PathBuf = self.plan.rows.origin(file)?;
             let elapsed = since.elapsed();
             (elapsed >= limit).then_some(SlowRead {
                 path,

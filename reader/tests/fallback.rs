@@ -224,8 +224,22 @@ fn a_fallback_of_another_cache_is_refused() {
     let content = synthetic::content_of(&[5, 5, 3]);
     synthetic::write(other.path(), &content, &synthetic::opaque_tables());
     let copies = Copies::of(other.path());
-    let fault = Reader::open(options(whole.path(), 4, 4, Some(copies))).unwrap_err();
+    let part = some(whole.path(), |name| !is_shard(name));
+    let open = |path: &Path| Reader::open(options(path, 4, 4, Some(Arc::clone(&copies))));
+    let fault = open(part.path()).unwrap_err();
     assert!(matches!(fault, Error::OtherFallback { .. }), "{fault}");
+    copies.suffer(Trouble::Fails("manifest"));
+    for path in [part.path(), tempfile::tempdir().unwrap().path()] {
+        let fault = open(path).unwrap_err().to_string();
+        assert!(
+            fault.contains("`manifest.json`: the bucket is on fire"),
+            "{fault}"
+        );
+    }
+    // A node that lacks nothing does not ask.
+    let expected = epoch(&mut Reader::open(options(whole.path(), 4, 4, None)).unwrap());
+    assert_eq!(epoch(&mut open(whole.path()).unwrap()), expected);
+    assert!(!whole.path().join("fallback").exists());
 }
 
 #[test]
@@ -302,23 +316,26 @@ fn folders() -> Vec<std::path::PathBuf> {
 #[ignore = "the body of the test below, in a process of its own"]
 fn read_in_a_child() {
     let folders = folders();
-    let [whole, part, log] = folders.as_slice() else {
+    let [whole, part, log, bound] = folders.as_slice() else {
         panic!("{folders:?}");
     };
+    let bound: u64 = bound.to_str().unwrap().parse().unwrap();
     let expected = epoch(&mut Reader::open(options(whole, 4, 4, None)).unwrap());
     let copies = Copies::logging(whole, Some(log.clone()));
-    let mut reader = Reader::open(options(part, 4, 4, Some(copies))).unwrap();
+    copies.watch(part.join("fallback"), bound);
+    let mut options = options(part, 4, 4, Some(copies));
+    options.remote.cache_disk = Some(bound);
+    let mut reader = Reader::open(options).unwrap();
     assert_eq!(epoch(&mut reader), expected);
 }
 
-#[test]
-fn four_processes_bring_each_file_once() {
-    let whole = whole();
-    let part = some(whole.path(), |_| false);
-    let log = part.path().join("log");
+/// Four processes read a cache from elsewhere into one folder; what they bring.
+fn four_processes(whole: &Path, part: &Path, bound: u64) -> Vec<String> {
+    let log = part.join("log");
+    let bound = bound.to_string();
     let children: Vec<_> = (0..4)
         .map(|_| {
-            let folders = [whole.path(), part.path(), &log];
+            let folders = [whole, part, &log, Path::new(&bound)];
             child("read_in_a_child", &folders).spawn().unwrap()
         })
         .collect();
@@ -327,8 +344,29 @@ fn four_processes_bring_each_file_once() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{text}");
     }
+    // Nobody is left.
+    let readers = fs::read_dir(part.join("fallback/readers")).unwrap();
+    assert_eq!(readers.count(), 0);
     let log = fs::read_to_string(&log).unwrap();
-    let mut lines: Vec<&str> = log.lines().collect();
+    log.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn four_processes_with_room_for_one_shard_end_and_keep_the_bound() {
+    let whole = whole();
+    let part = some(whole.path(), |name| !is_shard(name));
+    let (largest, sum) = shard_sizes(whole.path());
+    let lines = four_processes(whole.path(), part.path(), largest);
+    let held = held(&part.path().join("fallback"));
+    assert!(held <= largest && held > 0 && sum > largest);
+    assert!(lines.len() > 100, "{}", lines.len());
+}
+
+#[test]
+fn four_processes_bring_each_file_once() {
+    let whole = whole();
+    let part = some(whole.path(), |_| false);
+    let mut lines = four_processes(whole.path(), part.path(), 1 << 30);
     let count = lines.len();
     lines.sort_unstable();
     lines.dedup();
@@ -337,10 +375,27 @@ fn four_processes_bring_each_file_once() {
         (is_shard(name) || name.contains("/index/")) && !is_other(name)
     });
     assert_eq!(count, wanted.len());
-    assert_eq!(
-        fs::read_dir(part.path().join("fallback/readers"))
-            .unwrap()
-            .count(),
-        0
-    );
+}
+
+#[test]
+fn files_of_batches_to_come_are_brought_before_anybody_asks() {
+    let whole = whole();
+    let part = some(whole.path(), |name| !is_shard(name));
+    let copies = Copies::of(whole.path());
+    let mut options = options(part.path(), 4, 4, Some(Arc::clone(&copies)));
+    options.prefetch_batches = 0;
+    let mut reader = Reader::open(options).unwrap();
+    // Twelve global batches, of which each deals some more.
+    for _ in 0..12 {
+        assert!(matches!(reader.next_batch(None).unwrap(), Step::Batch(_)));
+    }
+    let wanted = bytes_of(whole.path(), |name| is_shard(name) && !is_other(name));
+    while copies.brought().len() < wanted.len() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let waited = reader.stats().unwrap().remote_seconds;
+    assert_eq!(epoch(&mut reader).len(), 27 - 12);
+    // All that is left was here: nobody waited again, and nothing came twice.
+    assert_eq!(reader.stats().unwrap().remote_seconds, waited);
+    assert!(copies.brought().values().all(|times| *times == 1));
 }

@@ -23,8 +23,9 @@ fn all_ranks_together_read_each_cache_by_its_weight() {
         .map(|cache| {
             let path = folder.path().join(cache.to_string());
             std::fs::create_dir(&path).unwrap();
-            let content = synthetic::content_of(&[17 + cache % 7, 11, 1]);
-            synthetic::write(&path, &content, &synthetic::opaque_tables());
+            let content = synthetic::content_of(&[20 + cache % 7, 1]);
+            let (tables, recipe) = (synthetic::opaque_tables(), synthetic::recipe());
+            synthetic::write_sized(&path, &content, &tables, recipe, 64);
             CacheOptions {
                 weight: Some(weight(cache)),
                 ..CacheOptions::new(path)
@@ -40,7 +41,6 @@ fn all_ranks_together_read_each_cache_by_its_weight() {
         (options.world.rank, options.world.world_size) = (rank, RANKS);
         options.world.micro_batch_size = 4;
         options.pixels = Pixels::U8;
-        options.threads = 1;
         let mut reader = Reader::open(options).unwrap();
         epoch_len = reader.schedule().epoch_len();
         while let Step::Batch(batch) = reader.next_batch(None).unwrap() {
@@ -57,8 +57,9 @@ fn all_ranks_together_read_each_cache_by_its_weight() {
     );
     let sum: f64 = (0..CACHES).map(weight).sum();
     for cache in 0..CACHES {
-        let share = counts[&(cache as u32)] as f64 / units as f64;
-        let due = weight(cache) / sum;
-        assert!((share - due).abs() < 0.001, "{cache}: {share} for {due}");
+        let count = counts[&(cache as u32)] as f64;
+        let due = weight(cache) / sum * units as f64;
+        // Less than a thousandth of the epoch.
+        assert!((count - due).abs() < 3.0, "{cache}: {count} for {due}");
     }
 }

@@ -10,8 +10,8 @@ use stoker_builder::source::CredentialSource;
 use stoker_reader::{Error, Fallback, Reader, ReaderOptions, RemoteFault, Step};
 use stoker_tests::command::Run;
 use stoker_tests::remote::{Scene, copy, through};
-use stoker_tests::s3::proxy::{Fault, Faults, Proxy};
-use stoker_tests::s3::{ACCESS_KEY, SECRET_KEY, Server};
+
+use stoker_tests::s3::{ACCESS_KEY, Fault, Faults, Proxy, SECRET_KEY, Server};
 
 /// A remote of a scene's cache, every second shard of it compressed.
 fn serve(scene: &Scene) -> Server {

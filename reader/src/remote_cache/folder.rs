@@ -34,6 +34,9 @@ const LINE_BYTES: usize = 36;
 /// Lines of a list at most; later needs are like none.
 const MAX_LINES: usize = 1 << 14;
 
+/// Bytes of a list that are read: more than any has.
+const MAX_LIST_BYTES: u64 = 64 << 20;
+
 /// The distance of what a reader needs as long as it lives.
 pub(crate) const ALWAYS: u32 = u32::MAX;
 
@@ -331,9 +334,7 @@ impl Folder {
             }
             let mut bytes = Vec::new();
             let file = File::open(&path).map_err(Error::io("open", &path))?;
-            let read = file
-                .take((LINE_BYTES * MAX_LINES * 4) as u64)
-                .read_to_end(&mut bytes);
+            let read = file.take(MAX_LIST_BYTES).read_to_end(&mut bytes);
             read.map_err(Error::io("read", &path))?;
             let (lines, _) = bytes.as_chunks::<LINE_BYTES>();
             for line in lines {

@@ -6,6 +6,8 @@
 
 mod folder;
 mod run;
+#[cfg(test)]
+mod tests;
 mod threads;
 
 use std::cell::Cell;
@@ -254,6 +256,12 @@ impl RemoteCache {
     pub(crate) fn path(&self, id: FileId) -> Option<PathBuf> {
         let (_, file) = self.file(id)?;
         Some(self.folder.path(file.entry.hash))
+    }
+
+    /// Where a shard that is away comes from, for people.
+    pub(crate) fn origin(&self, id: FileId) -> Option<PathBuf> {
+        let (cache, file) = self.file(id)?;
+        Some(Path::new(&cache.fallback.uri()).join(file.relative()))
     }
 
     /// Bytes that this reader has removed for others, and bytes that all readers of the folder hold now.

@@ -99,6 +99,10 @@ impl Fetcher<'_> {
 
     /// Has a shard here for a batch to come, if that is possible now, and does `then` with it.
     fn ahead(&self, key: Key, want: Want, id: FileId, then: impl FnOnce(File)) {
+        // What has failed is told to the batch that needs it, and not tried again for each sample.
+        if self.run.is_awaited(id).is_err() {
+            return;
+        }
         match self.find(id, Need::In(self.run.distance(key.0))) {
             Ok(Found::Here(file)) => then(file),
             Ok(Found::Busy) => self.run.again(key, want, 2 * TRY_AGAIN),

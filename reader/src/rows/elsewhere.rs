@@ -73,6 +73,12 @@ impl Rows {
         Ok(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
     }
 
+    /// What a read of a shard waits for.
+    pub(crate) fn origin(&self, id: FileId) -> Option<PathBuf> {
+        let brought = self.brings(id);
+        brought.map_or_else(|| self.path_of(id), |remote| remote.origin(id))
+    }
+
     /// Where a shard lies, or would.
     pub(crate) fn path_of(&self, id: FileId) -> Option<PathBuf> {
         if let Some(path) = self.brings(id).and_then(|remote| remote.path(id)) {

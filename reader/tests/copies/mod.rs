@@ -94,6 +94,9 @@ impl Copies {
 /// Bytes of the brought files in a folder; unfinished ones count whole.
 pub(crate) fn held(folder: &Path) -> u64 {
     let mut sum = 0;
+    // While nobody gives one of them another name.
+    let lock = File::open(folder.join("lock"));
+    let _lock = lock.inspect(|lock| lock.lock().unwrap());
     for entry in fs::read_dir(folder.join("files")).into_iter().flatten() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
