@@ -64,7 +64,7 @@ fn nodes_that_hold_unequal_shares_read_the_same_with_a_fallback() {
         })
         .collect();
     let copies = Copies::of(whole.path());
-    let (mut lacking, mut brought) = (0, 0);
+    let (mut lacking, mut brought, mut remote_units) = (0, 0, 0);
     for node in 0..2u32 {
         let part = some(whole.path(), holding(nodes[node as usize]));
         let alone = of_node(options(part.path(), 8, 2, None), node, &nodes);
@@ -81,13 +81,19 @@ fn nodes_that_hold_unequal_shares_read_the_same_with_a_fallback() {
         let mut reader = Reader::open(with).unwrap();
         let plan = reader.plan().unwrap();
         assert_eq!(epoch(&mut reader), expected[node as usize]);
-        let stats = reader.stats().unwrap();
-        assert!(stats.fetched_bytes <= plan[node as usize].bytes, "{plan:?}");
-        assert_eq!(plan[node as usize].bytes, plan[node as usize].bytes_at_most);
-        assert_eq!(plan[node as usize].units == 0, stats.fetched_bytes == 0);
-        assert_eq!(stats.held_bytes, stats.fetched_bytes);
+        let (stats, plan) = (reader.stats().unwrap(), &plan[node as usize]);
+        // What is brought may be for the next epoch already.
+        let lacked = bytes_of(whole.path(), |name| {
+            let held = holding(nodes[node as usize]);
+            is_shard(name) && !held(name) && !name.contains("p0003")
+        });
+        let lacked: u64 = lacked.iter().sum();
+        assert!(stats.fetched_bytes <= stats.held_bytes && stats.held_bytes <= lacked);
+        assert!(plan.bytes == plan.bytes_at_most && plan.bytes <= lacked);
+        assert_eq!(plan.units == 0, plan.bytes == 0);
+        assert!(plan.bytes * 2 > lacked || plan.units == 0, "{plan:?}");
+        remote_units += plan.units;
         brought += stats.fetched_files;
-        assert_eq!(held(&part.path().join("fallback")), stats.held_bytes);
         // Nothing of its own was brought.
         let own = nodes[node as usize]
             .iter()
@@ -99,12 +105,8 @@ fn nodes_that_hold_unequal_shares_read_the_same_with_a_fallback() {
                 .collect::<Vec<_>>()
         });
         assert_eq!(own.next(), None);
-        copies.heal();
-        if node == 0 {
-            assert!(plan[1].units + plan[0].units > 0);
-        }
     }
-    assert!(lacking > 0 && brought > 0, "{lacking} {brought}");
+    assert!(lacking > 0 && brought > 0 && remote_units > 0);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use stoker_formats::ContentHash;
 
@@ -152,7 +152,9 @@ impl Folder {
 
     /// Bytes that are held now, by all readers together; unfinished files count whole.
     pub(crate) fn held_bytes(&self) -> u64 {
-        // A figure for people: what cannot be listed now is told by whoever needs it.
+        // A figure for people: nobody waits long for it, and what cannot be listed now is told by whoever needs it.
+        let asked = Instant::now();
+        let _lock = lock(&self.root, &|| asked.elapsed() > LOOK_AGAIN * 50);
         let entries = self.entries().unwrap_or_default();
         entries.iter().map(|entry| entry.bytes).sum()
     }
@@ -333,7 +335,12 @@ impl Folder {
                 continue;
             }
             let mut bytes = Vec::new();
-            let file = File::open(&path).map_err(Error::io("open", &path))?;
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                // Its reader has just gone.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(Error::io("open", &path)(error)),
+            };
             let read = file.take(MAX_LIST_BYTES).read_to_end(&mut bytes);
             read.map_err(Error::io("read", &path))?;
             let (lines, _) = bytes.as_chunks::<LINE_BYTES>();
