@@ -131,6 +131,9 @@ fn a_reader_is_dropped_while_fetches_hang() {
     }
 }
 
+/// What is done to a file.
+type Damage = fn(&Path);
+
 /// The brought files of a cache, and those of them that hold what this name says.
 fn brought_file(part: &Path, whole: &Path, text: &str) -> PathBuf {
     let files = stoker_reader::CacheFiles::open(whole).unwrap();
@@ -151,7 +154,7 @@ fn damage_to_what_was_brought_is_mended_once() {
         |copies: &Arc<Copies>| Reader::open(options(part.path(), 4, 4, Some(Arc::clone(copies))));
     let copies = Copies::of(whole.path());
     assert_eq!(epoch(&mut open(&copies).unwrap()), expected);
-    let damage: [(&str, fn(&Path)); 4] = [
+    let damage: [(&str, Damage); 4] = [
         (
             "text-22222222222222222222222222222222/shards/p0000-000001",
             |path| {
