@@ -164,9 +164,10 @@ impl Run {
                 }
             }
         }
-        let later = state.queue.split_off(&(batch + 1, 0));
-        state.queue.retain(|(of, _), _| *of != batch);
-        state.queue.extend(later);
+        let wants = state.queue.range((batch, 0)..=(batch, u64::MAX));
+        for key in wants.map(|(key, _)| *key).collect::<Vec<_>>() {
+            state.queue.remove(&key);
+        }
         state.paused = None;
         drop(state);
         self.changed.notify_all();
