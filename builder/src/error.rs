@@ -72,6 +72,16 @@ pub enum Error {
         /// What to do.
         hint: String,
     },
+    /// A file of a remote is missing, or is not what the manifest names.
+    #[error("{what}: `{uri}`")]
+    Remote {
+        /// What is wrong.
+        what: String,
+        /// The file.
+        uri: String,
+        /// What to do.
+        hint: String,
+    },
     /// Another builder holds the output.
     #[error("another builder (pid {pid} on host {host}) is writing `{}`", path.display())]
     Locked {
@@ -150,7 +160,8 @@ impl Error {
             Self::Usage { hint, .. }
             | Self::Model { hint, .. }
             | Self::Input { hint, .. }
-            | Self::Fetch { hint, .. } => Some(hint.clone()).filter(|hint| !hint.is_empty()),
+            | Self::Fetch { hint, .. }
+            | Self::Remote { hint, .. } => Some(hint.clone()).filter(|hint| !hint.is_empty()),
             Self::Io { .. } => None,
             Self::DiskFull { .. } => Some(
                 "free space or choose another --output; what is done stays, run the same command again to go on"

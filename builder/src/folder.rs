@@ -3,7 +3,7 @@
 //! Owns what a folder that is not there means: nothing is in it. Invariant: nothing is changed, and what somebody else may
 //! have put under a name of ours can neither hold a read up nor fill the memory.
 
-use std::fs::{self, DirEntry, OpenOptions};
+use std::fs::{self, DirEntry, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -31,8 +31,8 @@ pub(crate) fn has_file(path: &Path, bytes: u64) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == bytes)
 }
 
-/// The bytes of a regular file of at most `bytes_max`, and not through a link.
-pub(crate) fn read_regular(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+/// A regular file, opened to be read and not through a link, and its size.
+pub(crate) fn open_regular(path: &Path) -> io::Result<(File, u64)> {
     // Non-blocking, because a FIFO without a writer would hold the open for ever.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new()
@@ -43,7 +43,13 @@ pub(crate) fn read_regular(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>>
     if !metadata.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    if metadata.len() > bytes_max as u64 {
+    Ok((file, metadata.len()))
+}
+
+/// The bytes of a regular file of at most `bytes_max`, and not through a link.
+pub(crate) fn read_regular(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let (file, size) = open_regular(path)?;
+    if size > bytes_max as u64 {
         return Err(io::Error::other(format!("longer than {bytes_max} bytes")));
     }
     let mut bytes = Vec::new();

@@ -5,7 +5,7 @@
 use pyo3::prelude::*;
 use stoker_builder::Error as BuilderError;
 use stoker_formats::Error as FormatsError;
-use stoker_reader::{Difference, Error as ReaderError, OrderError};
+use stoker_reader::{Difference, Error as ReaderError, OrderError, RemoteFault};
 
 /// The classes, under the names that Python gives them.
 mod classes {
@@ -34,6 +34,7 @@ mod classes {
     import_exception!(stoker.errors, OtherOrderError);
     import_exception!(stoker.errors, OtherSeedError);
     import_exception!(stoker.errors, OtherWeightsError);
+    import_exception!(stoker.errors, RemoteError);
     import_exception!(stoker.errors, StokerError);
     import_exception!(stoker.errors, StoppedError);
     import_exception!(stoker.errors, TooManyRejectsError);
@@ -74,6 +75,14 @@ pub(crate) fn reader_error(error: ReaderError) -> PyErr {
 fn worded(error: ReaderError, words: Words) -> PyErr {
     match error {
         ReaderError::InPack { error, .. } => worded(*error, words),
+        ReaderError::Row { error, .. } if matches!(*error, ReaderError::Fallback { .. }) => {
+            worded(*error, words)
+        }
+        ReaderError::Fallback {
+            fault: RemoteFault::NoRoom { .. },
+            ..
+        } => ConfigError::new_err(words),
+        ReaderError::Fallback { .. } => RemoteError::new_err(words),
         ReaderError::Io { .. } => FileError::new_err(words),
         ReaderError::NotACache { .. } => NotACacheError::new_err(words),
         ReaderError::Missing { .. } => MissingFilesError::new_err(words),
@@ -82,6 +91,7 @@ fn worded(error: ReaderError, words: Words) -> PyErr {
         ReaderError::Recipe { .. }
         | ReaderError::RecipeRange { .. }
         | ReaderError::OtherModel { .. }
+        | ReaderError::OtherFallback { .. }
         | ReaderError::OtherPack { .. } => CacheError::new_err(words),
         ReaderError::NoRow { .. }
         | ReaderError::NoPartition { .. }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use stoker_reader::device::Target;
 use stoker_reader::{
-    Batch, Cursor, DeviceReader, DeviceStep, Reader, ReaderOptions, Result, Stats, Step,
+    Batch, Cursor, DeviceReader, DeviceStep, NodePlan, Reader, ReaderOptions, Result, Stats, Step,
 };
 
 use crate::device::DeviceBatch;
@@ -94,6 +94,13 @@ impl Feed {
         match self {
             Self::Host(reader) => reader.seek(consumed_samples),
             Self::Device(reader) => reader.seek(consumed_samples),
+        }
+    }
+
+    pub(crate) fn plan(&self) -> Result<Vec<NodePlan>> {
+        match self {
+            Self::Host(reader) => reader.plan(),
+            Self::Device(reader) => reader.plan(),
         }
     }
 

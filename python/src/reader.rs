@@ -6,18 +6,20 @@
 use std::process;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use pyo3::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 use stoker_builder::build::options::parse_bytes;
+use stoker_builder::remote::{RemoteOptions, fallbacks};
 use stoker_reader::{
-    CacheOptions, Cursor, Dealing, Error, Held, Layout, OrderOptions, Pixels, Placement,
+    CacheOptions, Cursor, Dealing, Error, Held, Layout, NodePlan, OrderOptions, Pixels, Placement,
     ReaderOptions, Stats, WorldSizes,
 };
 
 use crate::batch::Batch;
 use crate::device::DeviceBatch;
-use crate::errors::{ConfigError, reader_error};
+use crate::errors::{ConfigError, builder_error, reader_error};
 use crate::feed::{Feed, Given};
 use crate::wait::SIGNAL_CHECK;
 
@@ -26,6 +28,11 @@ use crate::wait::SIGNAL_CHECK;
 #[pyo3(from_item_all)]
 pub(crate) struct Options {
     caches: Vec<(std::path::PathBuf, Option<f64>)>,
+    fallbacks: Vec<Option<String>>,
+    cache_disk: Option<String>,
+    cache_folder: Option<std::path::PathBuf>,
+    remote_timeout: Option<f64>,
+    s3_endpoint: Option<String>,
     split: String,
     global_batch_size: u32,
     micro_batch_size: u32,
@@ -62,8 +69,32 @@ impl Options {
         options.caches = self
             .caches
             .into_iter()
-            .map(|(path, weight)| CacheOptions { path, weight })
+            .map(|(path, weight)| CacheOptions {
+                weight,
+                ..CacheOptions::new(path)
+            })
             .collect();
+        let uris: Vec<String> = self.fallbacks.iter().flatten().cloned().collect();
+        if !uris.is_empty() {
+            let remote = RemoteOptions {
+                endpoint: self.s3_endpoint,
+                ..RemoteOptions::default()
+            };
+            let mut found = fallbacks(&uris, &remote)
+                .map_err(builder_error)?
+                .into_iter();
+            for (cache, uri) in options.caches.iter_mut().zip(&self.fallbacks) {
+                cache.fallback = uri.as_ref().and_then(|_| found.next());
+            }
+        }
+        options.remote.cache_folder = self.cache_folder;
+        if let Some(bytes) = self.cache_disk {
+            options.remote.cache_disk = Some(parse_bytes(&bytes).map_err(refused)?);
+        }
+        if let Some(seconds) = self.remote_timeout {
+            options.remote.timeout = Duration::try_from_secs_f64(seconds)
+                .map_err(|_| refused(format!("remote_timeout is in seconds, not `{seconds}`")))?;
+        }
         options.split = self.split;
         options.world = WorldSizes {
             rank: self.rank,
@@ -243,6 +274,12 @@ impl Reader {
         self.with(py, |reader| reader.seek(consumed_samples))
     }
 
+    /// What each node will have to bring, as JSON.
+    fn plan(&self, py: Python<'_>) -> PyResult<String> {
+        let plans = self.with(py, |reader| reader.plan())?;
+        Ok(json!(plans.iter().map(node).collect::<Vec<_>>()).to_string())
+    }
+
     /// What was measured, as JSON.
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |reader| reader.stats())
@@ -261,6 +298,19 @@ impl Reader {
     }
 }
 
+fn node(plan: &NodePlan) -> Value {
+    let partitions = plan.partitions.iter();
+    let partitions = partitions.map(|held| (held.cache, held.partition));
+    json!({
+        "node": plan.node,
+        "units": plan.units,
+        "partitions": partitions.collect::<Vec<_>>(),
+        "shards": plan.shards,
+        "bytes": plan.bytes,
+        "bytes_at_most": plan.bytes_at_most,
+    })
+}
+
 fn text(stats: &Stats) -> String {
     let slow_reads = stats.slow_reads.iter();
     let slow_reads = slow_reads.map(|read| json!({"path": read.path, "seconds": read.seconds}));
@@ -277,6 +327,11 @@ fn text(stats: &Stats) -> String {
         "assemble_seconds": stats.assemble_seconds,
         "budget_seconds": stats.budget_seconds,
         "idle_seconds": stats.idle_seconds,
+        "remote_seconds": stats.remote_seconds,
+        "fetched_files": stats.fetched_files,
+        "fetched_bytes": stats.fetched_bytes,
+        "evicted_bytes": stats.evicted_bytes,
+        "held_bytes": stats.held_bytes,
         "queued": stats.queued,
         "bytes_in_flight": stats.bytes_in_flight,
         "peak_bytes_in_flight": stats.peak_bytes_in_flight,

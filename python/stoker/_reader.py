@@ -59,6 +59,14 @@ class Reader:
     verify              "first-read", "always" or "off": when rows are compared with their checksums
     sample_ids          whether batches carry the ids of their samples, "" for padding; packed ones have one for each
                         segment of cu_seqlens
+    fallback            a copy of the cache, as `stoker push` made it ("s3://bucket/prefix") or a folder, that the shards which
+                        this node lacks are brought from, ahead of use; of a mixture a list, one for each cache or None, or
+                        a mapping of the caches' folders
+    cache_disk          bound on the bytes of brought shards, such as "500GiB"; needed with a fallback
+    cache_folder        where they lie, shared by the ranks of a node; by default the folder "fallback" in that of the
+                        first cache that lacks something
+    remote_timeout      seconds that a batch waits for a shard before that is a RemoteError; by default 300
+    s3_endpoint         of the fallbacks, for servers other than Amazon's; by default what the AWS settings say
     tensors             "torch", "numpy", or "auto": torch if it was imported before the reader was opened
 
     A reader goes on for ever: each `for` loop over it ends with an epoch, and the next one begins the next epoch.
@@ -97,6 +105,11 @@ class Reader:
         backend: str | None = None,
         verify: str = "first-read",
         sample_ids: bool = False,
+        fallback: Path | Iterable[Path | None] | Mapping[Path, Path] | None = None,
+        cache_disk: int | str | None = None,
+        cache_folder: Path | None = None,
+        remote_timeout: float | None = None,
+        s3_endpoint: str | None = None,
         tensors: str = "auto",
     ) -> None:
         self._world = _world.find(rank, world_size, node_rank, num_nodes)
@@ -110,8 +123,14 @@ class Reader:
         if gpu is not None:
             self._device = f"cuda:{gpu}"
         self._split = split
+        caches = _weighted(cache)
         options = {
-            "caches": _weighted(cache),
+            "caches": caches,
+            "fallbacks": _fallbacks(fallback, [path for path, _ in caches]),
+            "cache_disk": None if cache_disk is None else str(cache_disk),
+            "cache_folder": None if cache_folder is None else os.fspath(cache_folder),
+            "remote_timeout": remote_timeout,
+            "s3_endpoint": s3_endpoint,
             "split": split,
             "global_batch_size": global_batch_size,
             "micro_batch_size": micro_batch_size,
@@ -186,6 +205,18 @@ class Reader:
         """Go on after so many samples (with `pack`: packs) of all ranks, for trainers that keep only a counter."""
         self._native.seek(consumed_samples)
 
+    def plan(self) -> list[dict[str, Any]]:
+        """What each node will have to bring from a fallback in what is left of the epoch: all of it before the first batch.
+
+        For each node: units, how many it reads without holding them; partitions, pairs (cache's place in the list,
+        partition) that these are of; shards and bytes, each once: what is brought at most where cache_disk has room for
+        them; bytes_at_most, the same where it has not. Never too low: which images a sample shows is not known before it is
+        read, so that all image shards of its partition count. What this node lacks is seen on its disk, what others lack is
+        the placement's to say. Takes a time that grows with the samples of the epoch.
+        """
+        plan: list[dict[str, Any]] = json.loads(self._native.plan())
+        return plan
+
     def stats(self) -> dict[str, Any]:
         """What the reader did and waited for so far."""
         return parsed(self._native.stats())
@@ -240,6 +271,26 @@ def _weighted(cache: Path | Iterable[Path] | Mapping[Path, float]) -> list[tuple
     if isinstance(cache, Mapping):
         return [(os.fspath(path), float(weight)) for path, weight in cache.items()]
     return [(os.fspath(path), None) for path in cache]
+
+
+def _fallbacks(
+    fallback: Path | Iterable[Path | None] | Mapping[Path, Path] | None, caches: list[str]
+) -> list[str | None]:
+    """One for each cache."""
+    if fallback is None:
+        return [None] * len(caches)
+    if isinstance(fallback, Mapping):
+        known = {os.fspath(cache): os.fspath(uri) for cache, uri in fallback.items()}
+        strange = known.keys() - set(caches)
+        if strange:
+            raise ConfigError(f"a fallback of a cache that is not read: `{min(strange)}`", "name the caches as they are given")
+        return [known.get(cache) for cache in caches]
+    each = [fallback] if isinstance(fallback, (str, os.PathLike)) else list(fallback)
+    if len(each) != len(caches):
+        raise ConfigError(
+            f"{len(caches)} caches need as many fallbacks, not `{len(each)}`", "give None for those without one"
+        )
+    return [None if one is None else os.fspath(one) for one in each]
 
 
 def _placed(placement: Sequence[Iterable[int | tuple[int, int]]] | None) -> list[list[tuple[int, int]]] | None:

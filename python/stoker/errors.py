@@ -79,6 +79,10 @@ class TooManyRejectsError(BuildError):
     """More records were rejected than `max_rejects` allows."""
 
 
+class RemoteError(StokerError):
+    """A file that this node lacks did not come from the fallback: it failed, or took longer than remote_timeout."""
+
+
 class StoppedError(StokerError):
     """The reader has stopped after an earlier error; a state that is loaded starts it again."""
 

@@ -17,6 +17,7 @@ use crate::device::{CudaDevice, DeviceOptions, Patches, Target};
 use crate::device_batch::DeviceBatch;
 use crate::error::{Error, Result};
 use crate::expand::Pixels;
+use crate::fetch_plan::NodePlan;
 use crate::index_store::KEPT_BYTES;
 use crate::reader::{Reader, Step};
 use crate::reader_options::ReaderOptions;
@@ -263,6 +264,14 @@ impl DeviceReader {
     #[must_use]
     pub fn epoch_batches(&self) -> u64 {
         self.reader.epoch_batches()
+    }
+
+    /// As [`Reader::plan`].
+    ///
+    /// # Errors
+    /// As [`Reader::plan`].
+    pub fn plan(&self) -> Result<Vec<NodePlan>> {
+        self.reader.plan_at(self.at)
     }
 
     /// What was measured since the reader was opened. A batch counts once its upload has begun.

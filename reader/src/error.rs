@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::device::DeviceFault;
+use crate::fallback::RemoteFault;
 
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -185,6 +186,24 @@ pub enum Error {
         /// The partition.
         partition: u32,
     },
+    /// The fallback is the copy of another cache.
+    #[error("`{}` is not what the fallback is a copy of: `{uri}`", path.display())]
+    OtherFallback {
+        /// The manifest here.
+        path: PathBuf,
+        /// The copy.
+        uri: String,
+    },
+    /// A file that this node lacks could not be brought.
+    #[error("could not bring `{file}`: {fault}: `{uri}`")]
+    Fallback {
+        /// The file, relative to the cache.
+        file: String,
+        /// The copy of the cache that it was to come from.
+        uri: String,
+        /// What happened.
+        fault: RemoteFault,
+    },
     /// A thread could not be started.
     #[error("could not start a thread: {source}")]
     Thread {
@@ -309,8 +328,19 @@ impl Error {
             Self::InPack { error, .. } => error.hint(),
             Self::Option { .. } => Some("see the options of the reader"),
             Self::Remote { .. } => Some(
-                "bring the partitions to this node, give a placement that fits, or start with another number of nodes",
+                "bring the partitions to this node with `stoker sync`, give a fallback that they are brought from, a placement that fits, or another number of nodes",
             ),
+            Self::OtherFallback { .. } => {
+                Some("give the fallback of this cache, or bring its state here with `stoker sync`")
+            }
+            Self::Fallback { fault, .. } => match fault {
+                RemoteFault::NoRoom { .. } => Some(
+                    "give more cache_disk, or bring the partitions to this node with `stoker sync`",
+                ),
+                _ => Some(
+                    "look after the network and the fallback, then restore a cursor to go on; `stoker sync` brings whole partitions",
+                ),
+            },
             Self::Stopped { .. } => Some("restore a cursor to go on, after the cause is mended"),
             Self::NotACache { .. } => Some(
                 "give the folder that `stoker build` wrote; an unfinished build has no manifest yet",

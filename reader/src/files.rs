@@ -3,9 +3,11 @@
 //! Owns where a file lies and the check of whole small files against the manifest; rows are `cache.rs`'s. Invariant:
 //! bytes that [`CacheFiles::read`] returns have the hash that the manifest gives them.
 
+use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use stoker_formats::limits::MAX_MANIFEST_BYTES;
 use stoker_formats::{
@@ -39,6 +41,8 @@ impl CacheFile {
 pub struct CacheFiles {
     root: PathBuf,
     manifest: Manifest,
+    /// Files that lie elsewhere, by their paths relative to the folder.
+    moved: OnceLock<HashMap<String, PathBuf>>,
 }
 
 impl CacheFiles {
@@ -58,7 +62,22 @@ impl CacheFiles {
         })?;
         let bytes = read_whole(&path, &metadata, MAX_MANIFEST_BYTES as u64)?;
         let manifest = Manifest::parse(bytes).map_err(Error::formats(&path))?;
-        Ok(Self { root, manifest })
+        Ok(Self::of_manifest(root, manifest))
+    }
+
+    /// The cache at `root`, which may lack everything, if `manifest` is its manifest.
+    #[must_use]
+    pub fn of_manifest(root: PathBuf, manifest: Manifest) -> Self {
+        Self {
+            root,
+            manifest,
+            moved: OnceLock::new(),
+        }
+    }
+
+    /// From now on these files, named as [`CacheFile::relative`] does, are looked for where they lie. Only once.
+    pub(crate) fn move_to(&self, places: HashMap<String, PathBuf>) {
+        let _ = self.moved.set(places);
     }
 
     /// The cache's folder.
@@ -109,6 +128,10 @@ impl CacheFiles {
     /// Where a file lies.
     #[must_use]
     pub fn path(&self, folder: Folder, name: FileName) -> PathBuf {
+        let moved = self.moved.get();
+        if let Some(place) = moved.and_then(|moved| moved.get(&format!("{folder}/{name}"))) {
+            return place.clone();
+        }
         self.root.join(folder.to_string()).join(name.to_string())
     }
 

@@ -51,16 +51,25 @@ pub(crate) struct OpenFile {
     file: File,
     size: u64,
     mapping: OnceLock<Mapping>,
-    filled: Arc<Filled>,
+    /// None where nothing is to be brought into the page cache.
+    filled: Option<Arc<Filled>>,
 }
 
 impl OpenFile {
     pub(crate) fn new(file: File, size: u64) -> Self {
         Self {
+            filled: Some(Arc::default()),
+            ..Self::brought(file, size)
+        }
+    }
+
+    /// One that has just been written, and so is in the page cache, or is open for one read.
+    pub(crate) fn brought(file: File, size: u64) -> Self {
+        Self {
             file,
             size,
             mapping: OnceLock::new(),
-            filled: Arc::default(),
+            filled: None,
         }
     }
 
@@ -75,7 +84,9 @@ impl OpenFile {
 
     /// Has `length` bytes at `offset` brought into the page cache, if they were not before.
     pub(crate) fn fill(&self, offset: u64, length: u64) {
-        self.filled.fill(&self.file, self.size, offset, length);
+        if let Some(filled) = &self.filled {
+            filled.fill(&self.file, self.size, offset, length);
+        }
     }
 
     /// The file's mapping, made when it is first asked for.
@@ -102,7 +113,7 @@ struct State {
     /// The slot that is given up next. Going round is as good as any rule here: shuffled reads have no favourites.
     hand: usize,
     /// Files whose heads were checked, with what of them was brought into the page cache.
-    checked: HashMap<FileId, Arc<Filled>>,
+    checked: HashMap<FileId, Option<Arc<Filled>>>,
 }
 
 impl OpenFiles {
@@ -167,7 +178,7 @@ fn make_room(capacity: u64) {
 impl State {
     fn keep(&mut self, id: FileId, file: Arc<OpenFile>, capacity: usize) -> Arc<OpenFile> {
         let filled = self.checked.entry(id);
-        filled.or_insert_with(|| Arc::clone(&file.filled));
+        filled.or_insert_with(|| file.filled.clone());
         // Another thread may have been faster; its file is as good.
         if let Some((_, first)) = self.by_id.get(&id).and_then(|at| self.slots.get(*at)) {
             return Arc::clone(first);

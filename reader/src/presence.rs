@@ -10,7 +10,8 @@ use rustix::fs::RawDir;
 use stoker_formats::{FileName, Folder};
 
 use crate::error::{Error, Result};
-use crate::files::CacheFiles;
+use crate::files::{CacheFile, CacheFiles};
+use crate::open_files::{FileId, FileKind};
 
 /// Bytes of a folder's names that are listed at a time: some thousand names.
 const LISTED_BYTES: usize = 64 << 10;
@@ -53,6 +54,106 @@ pub(crate) fn check(
         root: files.root().to_path_buf(),
         files: missing,
     })
+}
+
+/// The files that a node lacks, whether it should hold them or not.
+#[derive(Debug, Default)]
+pub(crate) struct Absent {
+    pub(crate) indexes: Vec<CacheFile>,
+    /// The ordinals of image shards and of sample shards by partition, ascending.
+    images: Vec<Vec<u32>>,
+    samples: Vec<Vec<u32>>,
+}
+
+impl Absent {
+    /// What is not there of `partitions`, which ascend.
+    pub(crate) fn find(files: &CacheFiles, partitions: impl Iterator<Item = u32>) -> Result<Self> {
+        let images = Present::list(files, files.images())?;
+        let samples = Present::list(files, files.text())?;
+        let mut absent = Self::default();
+        for partition in partitions {
+            let entry = files.partition(partition)?;
+            let name = FileName::Index { partition };
+            for (folder, present, plan, into) in [
+                (files.images(), &images, &entry.images, &mut absent.images),
+                (files.text(), &samples, &entry.samples, &mut absent.samples),
+            ] {
+                let shards = (0u32..)
+                    .zip(&plan.shards)
+                    .filter(|(_, shard)| shard.is_some())
+                    .map(|(ordinal, _)| ordinal)
+                    .filter(|ordinal| {
+                        !present.has(FileName::Shard {
+                            partition,
+                            ordinal: *ordinal,
+                        })
+                    });
+                into.resize(partition as usize, Vec::new());
+                into.push(shards.collect());
+                if !present.has(name) {
+                    absent.indexes.push(CacheFile {
+                        folder,
+                        name,
+                        entry: plan.index,
+                    });
+                }
+            }
+        }
+        Ok(absent)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let mut shards = self.images.iter().chain(&self.samples);
+        self.indexes.is_empty() && shards.all(Vec::is_empty)
+    }
+
+    fn of(&self, kind: FileKind, partition: u32) -> &[u32] {
+        let shards = match kind {
+            FileKind::ImageShard => &self.images,
+            FileKind::SampleShard => &self.samples,
+            FileKind::ImageIndex | FileKind::SampleIndex => return &[],
+        };
+        shards.get(partition as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a shard is absent.
+    pub(crate) fn has(&self, id: FileId) -> bool {
+        let shards = self.of(id.kind, id.partition);
+        shards.binary_search(&id.ordinal).is_ok()
+    }
+
+    /// Whether any image shard of a partition is absent.
+    pub(crate) fn lacks_images(&self, partition: u32) -> bool {
+        !self.of(FileKind::ImageShard, partition).is_empty()
+    }
+
+    /// The largest of the shards that are absent.
+    pub(crate) fn largest(&self, files: &CacheFiles) -> Option<CacheFile> {
+        let kinds = [
+            (FileKind::ImageShard, files.images(), &self.images),
+            (FileKind::SampleShard, files.text(), &self.samples),
+        ];
+        let shards = kinds.into_iter().flat_map(|(kind, folder, absent)| {
+            (0u32..).zip(absent).flat_map(move |(partition, ordinals)| {
+                let plan = files.partition(partition).ok();
+                let ordinals = ordinals.iter().copied();
+                ordinals.filter_map(move |ordinal| {
+                    let plan = plan.map(|plan| match kind {
+                        FileKind::ImageShard => &plan.images,
+                        _ => &plan.samples,
+                    })?;
+                    let entry = plan.shards.get(ordinal as usize).copied().flatten()?;
+                    let name = FileName::Shard { partition, ordinal };
+                    Some(CacheFile {
+                        folder,
+                        name,
+                        entry,
+                    })
+                })
+            })
+        });
+        shards.max_by_key(|file| file.entry.bytes)
+    }
 }
 
 /// The shards and indexes that lie in the folder of a plan.

@@ -7,35 +7,27 @@ use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stoker_formats::SplitEntry;
-
 use crate::assemble::Look;
-use crate::assign::assign;
 use crate::batch::Batch;
 use crate::budget::Budget;
 use crate::buffer::{BufferPool, Source};
 use crate::cursor::{Cursor, Resume};
 use crate::error::{Error, Result};
-use crate::files::CacheFiles;
+use crate::fetch_plan::{self, NodePlan};
 use crate::index_check::IndexCheck;
 use crate::index_store::KEPT_BYTES;
 use crate::memory;
 use crate::model::Model;
-use crate::options::Modalities;
-use crate::order_error::OrderError;
+use crate::opening;
 use crate::pipeline::{Next, Pipeline};
-use crate::placement::{Held, Placement};
-use crate::presence;
 use crate::reader_options::ReaderOptions;
+use crate::remote_cache::RemoteCache;
 use crate::rows::{How, Rows};
 use crate::schedule::{Position, Schedule};
 use crate::stats::{Consumer, Counters, Stats};
 use crate::units::Units;
-use crate::work::{BatchWork, Plan, check_local};
+use crate::work::{BatchWork, Plan};
 use crate::world::World;
-
-/// Global batches whose reads are checked for being local when a reader opens; later ones are when they are planned.
-const CHECKED_AHEAD: usize = 16;
 
 /// How long a stopped reader waits for its threads. A thread inside a read that hangs is left to end by itself.
 const STOP_LIMIT: Duration = Duration::from_secs(1);
@@ -79,13 +71,15 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Opens the caches: reads their manifests and checks that every file that this node needs is there. Starts no
+    /// Opens the caches: reads their manifests and checks that every file that this node needs is there, or has a fallback that
+    /// brings it; missing indexes are brought now. Starts no
     /// thread and costs nothing a row; with a placement, the first global batches are dealt, for which counts may be read.
     ///
     /// # Errors
     /// [`Error::NotACache`], [`Error::Missing`] with all missing files, [`Error::NoSplit`], [`Error::NoPack`],
     /// [`Error::OtherModel`],
-    /// [`Error::Remote`], or what is wrong with an option.
+    /// [`Error::Remote`], [`Error::Fallback`] if indexes do not come or a file is larger than `cache_disk`, or what is wrong with an
+    /// option.
     pub fn open(options: ReaderOptions) -> Result<Self> {
         Self::open_in(options, KEPT_BYTES, |_| Ok(Source::Plain))
     }
@@ -98,15 +92,10 @@ impl Reader {
     ) -> Result<Self> {
         options.check()?;
         let world = World::new(options.world)?;
-        let caches = options
-            .caches
+        let caches = opening::caches(&options.caches)?;
+        let splits = caches
             .iter()
-            .map(|cache| CacheFiles::open(&cache.path).map(Arc::new))
-            .collect::<Result<Vec<_>>>()?;
-        if caches.is_empty() {
-            return Err(Error::NoCaches);
-        }
-        let splits = caches.iter().map(|files| split(files, &options.split));
+            .map(|files| opening::split(files, &options.split));
         let splits = splits.collect::<Result<Vec<_>>>()?;
         let made_of = Units::open(&caches, options.pack.as_deref())?;
         let units = made_of.of_splits(&caches, &splits);
@@ -117,17 +106,7 @@ impl Reader {
             &options.order,
             options.world.global_batch_size,
         )?;
-        for (number, (files, units)) in (0u32..).zip(caches.iter().zip(&units)) {
-            let held = |partition| {
-                let held = Held {
-                    cache: number,
-                    partition,
-                };
-                options.placement.holds(world.node_rank(), held)
-            };
-            let partitions = units.partitions.iter().map(|part| part.partition);
-            presence::check(files, partitions, held)?;
-        }
+        let elsewhere = opening::check_presence(&options, &world, &caches, &units)?;
         let memory = memory::limit();
         let model = Model::of_all(&caches)?;
         if let (true, None, Some(first)) = (
@@ -141,7 +120,8 @@ impl Reader {
             });
         }
         let counters = Arc::new(Counters::default());
-        let shard_bytes: u64 = caches.iter().map(|files| shard_bytes(files)).sum();
+        let remote = RemoteCache::open(elsewhere, &options.remote, Arc::clone(&counters))?;
+        let shard_bytes: u64 = caches.iter().map(|files| opening::shard_bytes(files)).sum();
         let read = caches
             .into_iter()
             .zip(&units)
@@ -160,6 +140,7 @@ impl Reader {
                 fills: memory::available().is_some_and(|memory| shard_bytes <= memory),
                 kept_bytes,
             },
+            remote,
             Arc::clone(&counters),
         ));
         let schedule = schedule.with_lengths(Arc::<Rows>::clone(&rows));
@@ -182,7 +163,7 @@ impl Reader {
                 sample_ids: options.sample_ids,
             },
         });
-        check_ahead(&plan)?;
+        opening::check_ahead(&plan)?;
         Ok(Self {
             opened_by: process::id(),
             plan,
@@ -265,7 +246,8 @@ impl Reader {
             Some(pipeline) => pipeline,
             None => {
                 let threads = self.options.threads;
-                let work = BatchWork::new(Arc::clone(&self.plan), self.at, threads);
+                let run = RemoteCache::start(&self.plan)?;
+                let work = BatchWork::new(Arc::clone(&self.plan), self.at, threads, run);
                 Pipeline::start(
                     work,
                     threads,
@@ -279,9 +261,14 @@ impl Reader {
     }
 
     fn stop(&mut self) {
+        let until = Instant::now() + STOP_LIMIT;
+        let remote = self.plan.rows.remote();
+        // First those that others wait for.
+        remote.inspect(|remote| remote.end());
         if let Some(mut pipeline) = self.pipeline.take() {
             pipeline.stop(Some(STOP_LIMIT));
         }
+        remote.inspect(|remote| remote.wait(until));
         self.waiting_since = None;
     }
 
@@ -384,6 +371,20 @@ impl Reader {
         self.plan.schedule.epoch_batches() * u64::from(self.plan.world.micro_batches())
     }
 
+    /// What each node will have to bring for what is left of the epoch of the next batch: all of it where that is the first.
+    /// Deals every batch up to its end, for which the index entries of all its units are read, and nothing else.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a fork; what is wrong with an index; [`Error::Order`] where a run would end, too.
+    pub fn plan(&self) -> Result<Vec<NodePlan>> {
+        self.plan_at(self.at)
+    }
+
+    pub(crate) fn plan_at(&self, at: Resume) -> Result<Vec<NodePlan>> {
+        self.check_process()?;
+        fetch_plan::of_epoch(&self.plan, at.at, self.options.remote.cache_disk)
+    }
+
     /// The order of all ranks' batches.
     #[must_use]
     pub fn schedule(&self) -> &Schedule {
@@ -414,6 +415,7 @@ impl Reader {
             &self.consumer,
             pipeline.map_or(0, Pipeline::queued),
             pipeline.map_or((0, 0), Pipeline::bytes),
+            self.plan.rows.remote().map_or((0, 0), RemoteCache::bytes),
             pipeline.map_or_else(Vec::new, |pipeline| pipeline.work().slow_reads()),
         ))
     }
@@ -427,51 +429,9 @@ impl Drop for Reader {
             // In a fork the threads are not there, and their locks may be held for ever: leave all as it is.
             std::mem::forget(self.pipeline.take());
             std::mem::forget(self.index_check.take());
+            // And what they use: a fallback has threads, too.
+            std::mem::forget(Arc::clone(&self.plan));
+            std::mem::forget(self.options.clone());
         }
     }
-}
-
-/// Fails if units of the first global batches lie on other nodes only.
-fn check_ahead(plan: &Plan) -> Result<()> {
-    if plan.placement == Placement::everywhere() {
-        return Ok(());
-    }
-    let mut at = Position::default();
-    for _ in 0..CHECKED_AHEAD {
-        // How many units are remote does not depend on what they cost, only which.
-        let batch = plan.schedule.outline(at)?;
-        let any = plan.dealing.modalities == Modalities::Any;
-        if !any || assign(&batch, &plan.world, &plan.placement).remote() > 0 {
-            match plan.deal(at) {
-                Ok(dealt) => check_local(plan, &dealt.assignment)?,
-                // A run that goes on elsewhere never comes here.
-                Err(Error::Order(OrderError::Modalities { .. })) => {}
-                Err(fault) => return Err(fault),
-            }
-        }
-        at = batch.next;
-    }
-    Ok(())
-}
-
-fn split<'a>(files: &'a CacheFiles, split: &str) -> Result<&'a SplitEntry> {
-    let splits = &files.manifest().splits;
-    let found = splits.iter().find(|entry| entry.name == split);
-    found.ok_or_else(|| Error::NoSplit {
-        split: split.to_owned(),
-        root: files.root().to_path_buf(),
-        splits: splits
-            .iter()
-            .map(|entry| format!("`{}`", entry.name))
-            .collect(),
-    })
-}
-
-fn shard_bytes(files: &CacheFiles) -> u64 {
-    let partitions = files.manifest().partitions.iter();
-    let shards = partitions.flat_map(|entry| [&entry.images.shards, &entry.samples.shards]);
-    shards
-        .flat_map(|shards| shards.iter().flatten())
-        .map(|shard| shard.bytes)
-        .sum()
 }

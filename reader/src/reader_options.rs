@@ -3,10 +3,12 @@
 //! Owns the defaults and their limits.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::batch::Layout;
 use crate::error::{Error, Result};
 use crate::expand::Pixels;
+use crate::fallback::{Fallback, RemoteOptions};
 use crate::io::Backend;
 use crate::options::{Dealing, OrderOptions};
 use crate::placement::Placement;
@@ -27,12 +29,26 @@ const MAX_DEPTH: u64 = 1 << 16;
 const MAX_THREADS: usize = 256;
 
 /// One cache of a mixture.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct CacheOptions {
     /// Its folder.
     pub path: PathBuf,
     /// Its weight; all or none have one. Without weights each cache counts by its size.
     pub weight: Option<f64>,
+    /// What brings the files that this node lacks.
+    pub fallback: Option<Arc<dyn Fallback>>,
+}
+
+impl CacheOptions {
+    /// The cache at `path`, without a weight or a fallback.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            weight: None,
+            fallback: None,
+        }
+    }
 }
 
 /// What a [`Reader`](crate::Reader) is opened with.
@@ -70,6 +86,8 @@ pub struct ReaderOptions {
     pub backend: Backend,
     /// When rows are held against their checksums.
     pub verify: Verify,
+    /// Where the files of fallbacks are kept, how much of them, and how long they are waited for.
+    pub remote: RemoteOptions,
 }
 
 impl ReaderOptions {
@@ -77,10 +95,7 @@ impl ReaderOptions {
     #[must_use]
     pub fn new(path: impl Into<PathBuf>, global_batch_size: u32) -> Self {
         Self {
-            caches: vec![CacheOptions {
-                path: path.into(),
-                weight: None,
-            }],
+            caches: vec![CacheOptions::new(path)],
             split: "train".to_owned(),
             world: WorldSizes {
                 rank: 0,
@@ -103,6 +118,7 @@ impl ReaderOptions {
             threads: 2,
             backend: Backend::default(),
             verify: Verify::default(),
+            remote: RemoteOptions::default(),
         }
     }
 

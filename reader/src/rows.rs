@@ -3,6 +3,8 @@
 //! Owns the checks of a row on the way: bounds, checksum, counts. Invariant: with `verify` on, what arrives is what was
 //! written; without, at least nothing outside the file is read and the counts fit each other.
 
+mod elsewhere;
+
 use std::sync::Arc;
 
 use stoker_formats::{Counts, IGNORED_LABEL, ImageEntry, RowHasher, SampleEntry};
@@ -10,10 +12,11 @@ use stoker_formats::{Counts, IGNORED_LABEL, ImageEntry, RowHasher, SampleEntry};
 use crate::bits::Bits;
 use crate::error::{Error, Result};
 use crate::files::CacheFiles;
-use crate::index_store::{IndexStore, path};
+use crate::index_store::IndexStore;
 use crate::io::{Backend, ReadShard};
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles};
 use crate::open_shard::open_shard;
+use crate::remote_cache::RemoteCache;
 use crate::sample_text::SampleText;
 use crate::stats::Counters;
 use crate::unit::Unit;
@@ -37,6 +40,7 @@ pub(crate) struct Rows {
     caches: Vec<Source>,
     units: Units,
     open: Arc<OpenFiles>,
+    remote: Option<RemoteCache>,
     backend: Box<dyn ReadShard>,
     verify: Verify,
     /// Whether pages are given back to the system once they were copied.
@@ -72,6 +76,7 @@ impl Rows {
         caches: Vec<(Arc<CacheFiles>, Vec<u32>)>,
         units: Units,
         how: How,
+        remote: Option<RemoteCache>,
         counters: Arc<Counters>,
     ) -> Self {
         let open = Arc::new(OpenFiles::new());
@@ -95,6 +100,7 @@ impl Rows {
             caches,
             units,
             open,
+            remote,
             backend: how.backend.make(how.fills),
             verify: how.verify,
             drop_pages: how.drop_pages,
@@ -107,6 +113,11 @@ impl Rows {
             partition: cache,
             partitions: 0,
         })
+    }
+
+    /// The files of a cache.
+    pub(crate) fn files(&self, cache: u32) -> Result<&CacheFiles> {
+        Ok(&self.source(cache)?.files)
     }
 
     /// The partitions whose index files should be hashed in the background.
@@ -211,9 +222,9 @@ impl Rows {
             row: row.row,
             what,
         };
-        match self.source(row.cache) {
-            Ok(source) => Error::formats(&path(&source.files, Self::id(row)))(error),
-            Err(error) => error,
+        match self.path_of(Self::id(row)) {
+            Some(path) => Error::formats(&path)(error),
+            None => Error::Internal("a row's cache"),
         }
     }
 
@@ -236,11 +247,12 @@ impl Rows {
     /// The open shard of a row.
     fn shard(&self, row: Row) -> Result<Arc<OpenFile>> {
         let id = Self::id(row);
+        let open = |path: &std::path::Path| self.open_shard_at(id, path);
+        if let Some(remote) = self.brings(id) {
+            return remote.shard(id, &open);
+        }
         let files = &self.source(row.cache)?.files;
-        open_shard(files, &self.open, id, |path| match id.kind {
-            FileKind::ImageShard => self.backend.open(path),
-            _ => std::fs::File::open(path),
-        })
+        open_shard(files, &self.open, id, open)
     }
 
     fn must_check(&self, checked: &Bits, rows: u64, row: u64) -> bool {
@@ -260,7 +272,7 @@ impl Rows {
         text: &mut SampleText,
     ) -> Result<()> {
         let row = Self::sample_row(sample, entry);
-        self.sample_at(row, entry, with_id, text)
+        self.mended(row, || self.sample_at(row, entry, with_id, text))
             .map_err(Self::at_row(row))
     }
 
@@ -350,9 +362,9 @@ impl Rows {
         if error.kind() == std::io::ErrorKind::UnexpectedEof {
             return self.fault(row, "the shard ends before the row");
         }
-        match self.source(row.cache) {
-            Ok(source) => Error::io("read", &path(&source.files, Self::id(row)))(error),
-            Err(error) => error,
+        match self.path_of(Self::id(row)) {
+            Some(path) => Error::io("read", &path)(error),
+            None => Error::Internal("a row's cache"),
         }
     }
 
@@ -388,7 +400,8 @@ impl Rows {
         into: &mut [u8],
     ) -> Result<()> {
         let row = Self::image_row(sample, u64::from(image), entry);
-        self.image_at(row, entry, into).map_err(Self::at_row(row))
+        self.mended(row, || self.image_at(row, entry, into))
+            .map_err(Self::at_row(row))
     }
 
     fn image_at(&self, row: Row, entry: &ImageEntry, into: &mut [u8]) -> Result<()> {
@@ -470,11 +483,5 @@ impl Rows {
     /// The shard that a sample is read from.
     pub(crate) fn sample_shard(sample: Sample, entry: &SampleEntry) -> FileId {
         Self::id(Self::sample_row(sample, entry))
-    }
-
-    /// Where a file lies.
-    pub(crate) fn path_of(&self, id: FileId) -> Option<std::path::PathBuf> {
-        let source = self.source(id.cache).ok()?;
-        Some(path(&source.files, id))
     }
 }

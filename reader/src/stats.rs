@@ -19,6 +19,9 @@ pub(crate) struct Counters {
     assemble_nanos: AtomicU64,
     admission_nanos: AtomicU64,
     idle_nanos: AtomicU64,
+    remote_nanos: AtomicU64,
+    fetched_bytes: AtomicU64,
+    fetched_files: AtomicU64,
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -51,6 +54,15 @@ impl Counters {
 
     pub(crate) fn idle(&self, time: Duration) {
         self.idle_nanos.fetch_add(nanos(time), Ordering::Relaxed);
+    }
+
+    pub(crate) fn remote(&self, time: Duration) {
+        self.remote_nanos.fetch_add(nanos(time), Ordering::Relaxed);
+    }
+
+    pub(crate) fn fetched(&self, bytes: u64) {
+        self.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.fetched_files.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -94,7 +106,7 @@ impl Consumer {
 /// A read that takes suspiciously long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlowRead {
-    /// The file.
+    /// The file; of one that is brought from elsewhere, where it comes from.
     pub path: PathBuf,
     /// Seconds so far.
     pub seconds: f64,
@@ -111,6 +123,8 @@ pub enum Limit {
     Assemble,
     /// The byte budget: more could be prepared ahead if it were larger.
     Budget,
+    /// Files that this node lacks: reading waits until they are brought.
+    Remote,
 }
 
 impl Limit {
@@ -122,6 +136,7 @@ impl Limit {
             Self::Read => "read",
             Self::Assemble => "assemble",
             Self::Budget => "budget",
+            Self::Remote => "remote",
         }
     }
 }
@@ -151,6 +166,16 @@ pub struct Stats {
     pub budget_seconds: f64,
     /// Seconds that the next batch waited for room in the queue, that is for the consumer.
     pub idle_seconds: f64,
+    /// Seconds that all reading threads waited for files that this node lacks.
+    pub remote_seconds: f64,
+    /// Files that this reader has brought from a fallback, indexes included.
+    pub fetched_files: u64,
+    /// Their bytes, as they lie here.
+    pub fetched_bytes: u64,
+    /// Bytes of brought files that this reader has removed for others.
+    pub evicted_bytes: u64,
+    /// Bytes of brought files that lie in the folder now, whoever brought them; unfinished ones count whole.
+    pub held_bytes: u64,
     /// Batches that are ready.
     pub queued: usize,
     /// Bytes of batches that are being made or are ready.
@@ -173,6 +198,7 @@ impl Stats {
         consumer: &Consumer,
         queued: usize,
         (bytes_in_flight, peak_bytes_in_flight): (u64, u64),
+        (evicted_bytes, held_bytes): (u64, u64),
         slow_reads: Vec<SlowRead>,
     ) -> Self {
         let span = consumer
@@ -181,11 +207,18 @@ impl Stats {
             .map(|(first, last)| (last - first).as_secs_f64())
             .filter(|span| *span > 0.0);
         let wait_seconds = consumer.waited.as_secs_f64();
-        let [read_seconds, assemble_seconds, budget_seconds, idle_seconds] = [
+        let [
+            read_seconds,
+            assemble_seconds,
+            budget_seconds,
+            idle_seconds,
+            remote_seconds,
+        ] = [
             &counters.read_nanos,
             &counters.assemble_nanos,
             &counters.admission_nanos,
             &counters.idle_nanos,
+            &counters.remote_nanos,
         ]
         .map(seconds);
         let (anonymous_bytes, file_bytes) = crate::memory::resident().unzip();
@@ -194,6 +227,7 @@ impl Stats {
             (Limit::Read, read_seconds),
             (Limit::Assemble, assemble_seconds),
             (Limit::Budget, budget_seconds),
+            (Limit::Remote, remote_seconds),
         ];
         let busiest = stages
             .into_iter()
@@ -214,6 +248,11 @@ impl Stats {
             assemble_seconds,
             budget_seconds,
             idle_seconds,
+            remote_seconds,
+            fetched_files: counters.fetched_files.load(Ordering::Relaxed),
+            fetched_bytes: counters.fetched_bytes.load(Ordering::Relaxed),
+            evicted_bytes,
+            held_bytes,
             queued,
             bytes_in_flight,
             peak_bytes_in_flight,

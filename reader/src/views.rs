@@ -49,6 +49,7 @@ impl Views {
                 fills: false,
                 kept_bytes: KEPT_BYTES,
             },
+            None,
             Arc::new(Counters::default()),
         );
         Ok(Self { files, rows })

@@ -18,11 +18,13 @@ use crate::cursor::Resume;
 use crate::deal::deal;
 use crate::dummy;
 use crate::error::{Error, Result};
+use crate::look_ahead::LookAhead;
 use crate::model::Model;
 use crate::open_files::FileId;
 use crate::options::Dealing;
 use crate::pipeline::Work;
 use crate::placement::{Held, Placement};
+use crate::remote_cache::{self, Run};
 use crate::rows::Rows;
 use crate::schedule::{GlobalBatch, Position, Schedule};
 use crate::stats::SlowRead;
@@ -112,6 +114,8 @@ pub(crate) struct Job {
     micro_batch: u32,
     n_loss_tokens: u64,
     after: Resume,
+    /// Counted from the run's first.
+    number: u64,
 }
 
 /// Where planning stands.
@@ -119,6 +123,10 @@ struct Ahead {
     at: Resume,
     /// The global batch at `at`, once it is needed.
     current: Option<Dealt>,
+    /// Those after it, where files are brought.
+    later: Option<LookAhead>,
+    /// Micro-batches that were planned.
+    planned: u64,
     failed: bool,
 }
 
@@ -129,6 +137,8 @@ pub(crate) struct BatchWork {
     scratch: Vec<Mutex<Scratch>>,
     /// What each thread reads, and since when.
     reading: Vec<Mutex<Option<(FileId, Instant)>>>,
+    /// What brings files.
+    run: Option<Arc<Run>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -137,14 +147,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl BatchWork {
-    pub(crate) fn new(plan: Arc<Plan>, at: Resume, threads: usize) -> Self {
+    /// Work that begins at `at`, with files that `run` brings.
+    pub(crate) fn new(plan: Arc<Plan>, at: Resume, threads: usize, run: Option<Arc<Run>>) -> Self {
         Self {
             plan,
             ahead: Mutex::new(Ahead {
                 at,
                 current: None,
+                later: run.clone().map(|run| LookAhead::new(run, at)),
+                planned: 0,
                 failed: false,
             }),
+            run,
             scratch: (0..threads).map(|_| Mutex::default()).collect(),
             reading: (0..threads).map(|_| Mutex::default()).collect(),
         }
@@ -155,7 +169,7 @@ impl BatchWork {
         let limit = Duration::from_secs(SLOW_SECONDS);
         let slow = self.reading.iter().filter_map(|reading| {
             let (file, since) = (*lock(reading))?;
-            let path: PathBuf = self.plan.rows.path_of(file)?;
+            let path: PathBuf = self.plan.rows.origin(file)?;
             let elapsed = since.elapsed();
             (elapsed >= limit).then_some(SlowRead {
                 path,
@@ -168,7 +182,10 @@ impl BatchWork {
     fn next_job(&self, ahead: &mut Ahead) -> Result<Job> {
         let plan = &*self.plan;
         if ahead.current.is_none() {
-            let dealt = plan.deal(ahead.at.at)?;
+            let dealt = match &mut ahead.later {
+                Some(later) => later.take(plan)?,
+                None => plan.deal(ahead.at.at)?,
+            };
             ahead.at.at = dealt.batch.at;
             check_local(plan, &dealt.assignment)?;
             ahead.current = Some(dealt);
@@ -209,7 +226,9 @@ impl BatchWork {
             micro_batch,
             n_loss_tokens: dealt.n_loss_tokens,
             after,
+            number: ahead.planned,
         };
+        ahead.planned += 1;
         ahead.at = after;
         if whole {
             ahead.current = None;
@@ -230,6 +249,7 @@ impl BatchWork {
             *lock(slot) = file.map(|file| (file, Instant::now()));
         };
         scratch.read = Duration::ZERO;
+        remote_cache::waited();
         let maker = Maker {
             rows: &plan.rows,
             model: &plan.model,
@@ -239,7 +259,12 @@ impl BatchWork {
         let made = maker.assemble(&job.plan, &job.tensors, &mut buffer, &mut scratch);
         reading(None);
         let sample_ids = made?;
-        plan.rows.counters.made(scratch.read, started.elapsed());
+        // Files that this node lacks are waited for inside of reads.
+        let (waited, whole) = (remote_cache::waited(), started.elapsed());
+        let of_rest = |time: Duration| time.saturating_sub(waited);
+        plan.rows
+            .counters
+            .made(of_rest(scratch.read), of_rest(whole));
         Ok(Delivery {
             batch: Batch {
                 tensors: job.tensors,
@@ -275,7 +300,13 @@ impl Work for BatchWork {
     }
 
     fn make(&self, job: Self::Job, worker: usize) -> Self::Done {
-        self.make_batch(job?, worker)
+        let job = job?;
+        let number = job.number;
+        let made = self.make_batch(job, worker);
+        if let Some(run) = &self.run {
+            run.made(number);
+        }
+        made
     }
 
     fn panicked(&self, message: String) -> Self::Done {
@@ -288,7 +319,7 @@ impl Work for BatchWork {
     }
 }
 
-/// Fails if this rank would have to read units that neither the placement nor the disk has here.
+/// Fails if this rank would have to read units that neither the placement nor the disk has here, and nothing brings.
 pub(crate) fn check_local(plan: &Plan, assignment: &Assignment) -> Result<()> {
     if assignment.remote() == 0 {
         return Ok(());
@@ -299,7 +330,10 @@ pub(crate) fn check_local(plan: &Plan, assignment: &Assignment) -> Result<()> {
             cache: unit.cache,
             partition: unit.partition,
         };
-        !plan.placement.holds(node, held) && !is_here(*unit, &plan.rows)
+        let brought = plan.rows.remote();
+        !brought.is_some_and(|remote| remote.reaches(unit.cache))
+            && !plan.placement.holds(node, held)
+            && !is_here(*unit, &plan.rows)
     };
     let units = assignment.rank(plan.world.rank());
     match units.iter().flatten().find(|unit| elsewhere(unit)) {

@@ -212,10 +212,7 @@ fn a_cache_of_text_mixes_with_images_of_any_mean() {
         let mut options = ReaderOptions::new("", 2);
         options.caches = paths
             .iter()
-            .map(|path| stoker_reader::CacheOptions {
-                path: path.to_path_buf(),
-                weight: None,
-            })
+            .map(|path| stoker_reader::CacheOptions::new(*path))
             .collect();
         Reader::open(options)
     };

@@ -309,8 +309,8 @@ fn a_mixture_of_packed_caches_resumes_after_every_batch() {
         let mut options = one.options(LONG, 6, 2);
         options.caches[0].weight = Some(1.0);
         options.caches.push(CacheOptions {
-            path: two.path().to_path_buf(),
             weight: Some(2.0),
+            ..CacheOptions::new(two.path())
         });
         options
     };

@@ -118,7 +118,7 @@ fn options_that_make_no_sense_with_packs_are_refused() {
     let mixture = |other: &Made| {
         let mut options = options(root, "8k");
         let path = other.folder.path().to_path_buf();
-        options.caches.push(CacheOptions { path, weight: None });
+        options.caches.push(CacheOptions::new(path));
         Reader::open(options)
     };
     assert!(mixture(&self::made(("8k", 64))).is_ok());

@@ -369,6 +369,18 @@ pub(crate) struct ReadArgs {
     /// Which node holds which partitions: JSON, for each node a list of partitions [default: each node holds all]
     #[arg(long, value_name = "FILE")]
     pub(crate) placement: Option<PathBuf>,
+    /// Bring shards that this node lacks from this copy of the cache as they are needed: s3://BUCKET/PREFIX or a folder
+    #[arg(long, value_name = "URI", requires = "cache_disk")]
+    pub(crate) fallback: Option<String>,
+    /// Bytes that brought shards may take, such as 500GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) cache_disk: Option<u64>,
+    /// Where brought shards lie; shared by the ranks of a node [default: the folder `fallback` of the cache]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache_folder: Option<PathBuf>,
+    /// S3 endpoint, for servers other than Amazon's [default: what the AWS settings say, as in AWS_ENDPOINT_URL]
+    #[arg(long, value_name = "URL")]
+    pub(crate) s3_endpoint: Option<String>,
     /// Stop after so many epochs
     #[arg(long, default_value_t = 1, value_name = "E")]
     pub(crate) epochs: u64,

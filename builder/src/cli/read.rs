@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::slice;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -13,6 +14,7 @@ use super::place::read_placement;
 use super::{DONE, printer};
 use crate::build::stop::Stop;
 use crate::error::{Error, Result};
+use crate::remote::{RemoteOptions, fallbacks};
 
 /// Between two looks at the stop request.
 const STOP_CHECK: Duration = Duration::from_millis(100);
@@ -77,6 +79,18 @@ fn options(args: &ReadArgs) -> Result<ReaderOptions> {
     if let Some(path) = &args.placement {
         options.placement = read_placement(path)?;
     }
+    if let Some(uri) = &args.fallback {
+        let remote = RemoteOptions {
+            endpoint: args.s3_endpoint.clone(),
+            ..RemoteOptions::default()
+        };
+        let fallbacks = fallbacks(slice::from_ref(uri), &remote)?;
+        for (cache, fallback) in options.caches.iter_mut().zip(fallbacks) {
+            cache.fallback = Some(fallback);
+        }
+    }
+    options.remote.cache_disk = args.cache_disk;
+    options.remote.cache_folder.clone_from(&args.cache_folder);
     options.pack.clone_from(&args.pack);
     options.pixels = Pixels::U8;
     options.sample_ids = args.ids;

@@ -326,7 +326,7 @@ pub(super) fn scheme(text: &str) -> Option<&str> {
 }
 
 /// Refuses inputs and roots that are neither local paths nor S3.
-pub(super) fn refuse_scheme(uri: &str) -> Result<(), Error> {
+pub(crate) fn refuse_scheme(uri: &str) -> Result<(), Error> {
     match scheme(uri) {
         Some(_) if uri.contains("://") || uri.starts_with("file:") => Err(Error::Input {
             what: "not a local path and not in S3".into(),
@@ -347,7 +347,7 @@ pub(super) fn valid_bucket(bucket: &str) -> bool {
 }
 
 /// Refuses what cannot be a bucket's name.
-pub(super) fn check_bucket(bucket: &str, uri: &str) -> Result<(), Error> {
+pub(crate) fn check_bucket(bucket: &str, uri: &str) -> Result<(), Error> {
     if valid_bucket(bucket) {
         return Ok(());
     }

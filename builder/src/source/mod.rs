@@ -9,6 +9,7 @@ pub mod input;
 mod limiter;
 pub mod link;
 mod local;
+pub(crate) mod ranges;
 mod retry;
 mod s3;
 mod session;
@@ -25,16 +26,16 @@ pub use input::{Compression, InputFile, list};
 pub use link::{Base, Link, Policy, resolve};
 pub use local::LocalRoot;
 pub use retry::Deadlines;
+pub(crate) use s3::S3;
 pub use session::CredentialSource;
-pub(crate) use shown::printable;
+pub(crate) use session::SessionOptions;
+pub(crate) use shown::{printable, redact};
 pub use spool::{LocalText, spool};
 
 use crate::build::stop::Stop;
 use crate::error::Error;
 use crate::reject::Reject;
 use link::Target;
-use s3::S3;
-use session::SessionOptions;
 
 /// Largest image file, in bytes: far above any photograph, far below the memory budget.
 pub const IMAGE_BYTES_MAX: u64 = 256 << 20;
@@ -169,11 +170,11 @@ impl Source {
 }
 
 /// The runtime was shut down under a request.
-fn stopped(uri: &str) -> Error {
+pub(crate) fn stopped(uri: &str) -> Error {
     Error::Fetch {
         uri: uri.to_owned(),
         tries: 1,
-        what: "the build is ending".into(),
+        what: "the command is ending".into(),
         hint: "what is done stays; run the same command again to go on".into(),
     }
 }

@@ -24,15 +24,15 @@ const EMPTY_PAGES_MAX: u32 = 100;
 
 /// One object of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Object {
-    pub(super) key: String,
-    pub(super) bytes: u64,
-    pub(super) etag: Option<String>,
+pub(crate) struct Object {
+    pub(crate) key: String,
+    pub(crate) bytes: u64,
+    pub(crate) etag: Option<String>,
 }
 
 /// S3, with bounded retries and a budget of requests.
 #[derive(Debug)]
-pub(super) struct S3 {
+pub(crate) struct S3 {
     sessions: Sessions,
     limiter: Arc<Limiter>,
     deadlines: Deadlines,
@@ -40,7 +40,7 @@ pub(super) struct S3 {
 }
 
 impl S3 {
-    pub(super) fn new(options: SessionOptions, stop: Stop) -> Self {
+    pub(crate) fn new(options: SessionOptions, stop: Stop) -> Self {
         Self {
             deadlines: options.deadlines,
             sessions: Sessions::new(options),
@@ -49,7 +49,7 @@ impl S3 {
         }
     }
 
-    pub(super) fn check_stop(&self) -> Result<(), crate::Error> {
+    pub(crate) fn check_stop(&self) -> Result<(), crate::Error> {
         self.stop.check()
     }
 
@@ -72,7 +72,7 @@ impl S3 {
     }
 
     /// The whole object, if it has at most `bytes_max` bytes.
-    pub(super) async fn get(
+    pub(crate) async fn get(
         &self,
         bucket: &str,
         key: &str,
@@ -98,7 +98,7 @@ impl S3 {
     }
 
     /// Bytes `range` (not empty) of an object of `total` bytes, which must have the given ETag.
-    pub(super) async fn get_range(
+    pub(crate) async fn get_range(
         &self,
         bucket: &str,
         key: &str,
@@ -140,7 +140,7 @@ impl S3 {
     }
 
     /// Size and ETag of an object.
-    pub(super) async fn head(
+    pub(crate) async fn head(
         &self,
         bucket: &str,
         key: &str,
@@ -166,7 +166,7 @@ impl S3 {
     }
 
     /// All objects whose key begins with `prefix`, in the server's order.
-    pub(super) async fn list(
+    pub(crate) async fn list(
         &self,
         bucket: &str,
         prefix: &str,

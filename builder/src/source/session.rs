@@ -67,10 +67,10 @@ impl fmt::Debug for CredentialSource {
 
 /// What a session is made from.
 #[derive(Debug, Clone)]
-pub(super) struct SessionOptions {
-    pub(super) endpoint: Option<String>,
-    pub(super) credentials: CredentialSource,
-    pub(super) deadlines: Deadlines,
+pub(crate) struct SessionOptions {
+    pub(crate) endpoint: Option<String>,
+    pub(crate) credentials: CredentialSource,
+    pub(crate) deadlines: Deadlines,
 }
 
 /// A client and the generation of its credentials.

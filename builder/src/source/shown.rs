@@ -9,7 +9,7 @@ use std::borrow::Cow;
 const SHOWN_CHARS_MAX: usize = 200;
 
 /// `text` without what may be secret in a URL: user, password and query.
-pub(super) fn redact(text: &str) -> Cow<'_, str> {
+pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return Cow::Borrowed(text);
     };

@@ -3,24 +3,19 @@
 //! Owns decompression and the copies in the scratch folder. Invariant: a spooled file under its
 //! final name is whole: it got that name after its last byte was on disk.
 
-use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::{Buf as _, Bytes};
-use tokio::task::JoinHandle;
-
+use super::Source;
 use super::input::{Compression, InputFile};
+use super::ranges::{Object, Ranges};
 use super::walk::{Place, stamp};
-use super::{FetchError, Source, stopped};
 use crate::error::Error;
+use crate::publish::free_bytes;
+use crate::reject::Reject;
 
-/// Bytes of an object asked for at once: large enough that latency does not matter, small enough to repeat.
-const PART_BYTES: u64 = 8 << 20;
-/// Parts asked for ahead: enough to fill a fast network, 32 MiB of memory.
-const PARTS_AHEAD: usize = 4;
 /// Bytes copied at once.
 const COPY_BYTES: usize = 1 << 20;
 /// A spool leaves one part in this many of the free space, so that a decompression bomb fills no disk.
@@ -89,7 +84,17 @@ fn write_all(input: &InputFile, partial: &Path, dir: &Path, source: &Source) -> 
             check_unchanged(input, path)?;
             Box::new(File::open(path).map_err(Error::io("open", path))?)
         }
-        Place::S3 { bucket, key } => Box::new(Parts::new(input, bucket, key, source)),
+        Place::S3 { bucket, key } => {
+            let object = Object {
+                bucket: bucket.as_str().into(),
+                key: key.as_str().into(),
+                uri: input.uri.as_str().into(),
+                bytes: input.bytes,
+                etag: input.etag.clone(),
+            };
+            let (s3, handle) = (Arc::clone(&source.s3), source.handle.clone());
+            Box::new(Ranges::new(object, s3, handle, vanished))
+        }
     };
     let raw = BufReader::with_capacity(COPY_BYTES, raw);
     let mut text: Box<dyn Read> = match input.compression {
@@ -181,86 +186,11 @@ fn check_unchanged(input: &InputFile, path: &Path) -> Result<(), Error> {
     })
 }
 
-fn free_bytes(dir: &Path) -> Result<u64, Error> {
-    let stat = rustix::fs::statvfs(dir)
-        .map_err(io::Error::from)
-        .map_err(Error::io("stat", dir))?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-/// An object as a stream: parts come in order, some are fetched ahead.
-struct Parts<'a> {
-    input: &'a InputFile,
-    bucket: Arc<str>,
-    key: Arc<str>,
-    source: &'a Source,
-    asked: u64,
-    coming: VecDeque<JoinHandle<Result<Bytes, FetchError>>>,
-    here: Bytes,
-}
-
-impl<'a> Parts<'a> {
-    fn new(input: &'a InputFile, bucket: &str, key: &str, source: &'a Source) -> Self {
-        Self {
-            input,
-            bucket: bucket.into(),
-            key: key.into(),
-            source,
-            asked: 0,
-            coming: VecDeque::new(),
-            here: Bytes::new(),
-        }
-    }
-
-    fn ask(&mut self) {
-        let total = self.input.bytes;
-        while self.coming.len() < PARTS_AHEAD && self.asked < total {
-            let range = self.asked..total.min(self.asked + PART_BYTES);
-            self.asked = range.end;
-            let (bucket, key) = (Arc::clone(&self.bucket), Arc::clone(&self.key));
-            let (uri, etag) = (self.input.uri.clone(), self.input.etag.clone());
-            let s3 = Arc::clone(&self.source.s3);
-            self.coming.push_back(self.source.handle.spawn(async move {
-                s3.get_range(&bucket, &key, &uri, range, total, etag.as_deref())
-                    .await
-            }));
-        }
-    }
-
-    fn next(&mut self) -> Result<Bytes, Error> {
-        self.ask();
-        let Some(part) = self.coming.pop_front() else {
-            return Ok(Bytes::new());
-        };
-        match self.source.handle.block_on(part) {
-            Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(FetchError::Stop(error))) => Err(error),
-            Ok(Err(FetchError::Reject(reject))) => Err(Error::Input {
-                what: reject.message,
-                uri: self.input.uri.clone(),
-                hint: "it was there when the inputs were listed: run the command again".into(),
-            }),
-            Err(_) => Err(stopped(&self.input.uri)),
-        }
-    }
-}
-
-impl Read for Parts<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if !self.here.has_remaining() {
-            self.here = self.next().map_err(io::Error::other)?;
-        }
-        let n = buffer.len().min(self.here.remaining());
-        self.here.copy_to_slice(&mut buffer[..n]);
-        Ok(n)
-    }
-}
-
-impl Drop for Parts<'_> {
-    fn drop(&mut self) {
-        for part in &self.coming {
-            part.abort();
-        }
+fn vanished(uri: &str, reject: Reject) -> Error {
+    Error::Input {
+        what: reject.message,
+        uri: uri.to_owned(),
+        hint: "it was there when the inputs were listed: run the command again".into(),
     }
 }
 

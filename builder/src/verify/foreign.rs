@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use stoker_formats::{FileName, Folder, MANIFEST_NAME, PACKS_FOLDER, PARTS_FOLDER, PackFile};
-use stoker_reader::CacheFiles;
+use stoker_reader::{CacheFiles, FALLBACK_FOLDER};
 
 use super::report::{Note, NoteKind};
 use crate::build::lock::LOCK_NAME;
@@ -19,6 +19,9 @@ use crate::pack::store::{self, Found};
 
 /// What a builder keeps in the cache's folder: its lock, and of an unfinished build the state and what crashed.
 const BUILDER_FILES: [&str; 4] = [LOCK_NAME, STATE_NAME, "in-flight", "crashers.json"];
+
+/// Folders in the cache's folder that are no plans. What a reader has brought from elsewhere is checked where it is read.
+const OUR_FOLDERS: [&str; 3] = [PACKS_FOLDER, PARTS_FOLDER, FALLBACK_FOLDER];
 
 /// Folders inside a plan's folder.
 const INNER: [&str; 4] = ["shards", "index", "receipts", "tables"];
@@ -34,7 +37,7 @@ pub(super) fn find(files: &CacheFiles, packs: &[Found]) -> Result<Vec<Note>> {
         let kind = match name.parse::<Folder>() {
             Ok(folder) if is_folder && plans.contains(&folder) => continue,
             Ok(_) if is_folder => NoteKind::EarlierPlan,
-            Err(_) if is_folder && [PACKS_FOLDER, PARTS_FOLDER].contains(&name.as_str()) => {
+            Err(_) if is_folder && OUR_FOLDERS.contains(&name.as_str()) => {
                 continue;
             }
             _ if name == MANIFEST_NAME || BUILDER_FILES.contains(&name.as_str()) => continue,

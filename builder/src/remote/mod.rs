@@ -1,0 +1,166 @@
+//! A remote: a copy of a cache in S3 or in a folder elsewhere, which nodes bring their shards from.
+//!
+//! Owns what stands where in a remote (`formats/FORMAT.md`, section 9) and the check of every byte that comes from it. Does not
+//! know who needs which file. Invariant: names come from the manifest's types, never from the other side; no byte is taken for
+//! good that the manifest's size and hash do not confirm, and never more of them are handed on than the manifest names.
+
+mod bring;
+mod fallback;
+pub(crate) mod files;
+mod packed;
+mod store;
+
+use std::sync::Arc;
+
+use stoker_formats::limits::{MAX_MANIFEST_BYTES, MAX_PACK_ENTRY_BYTES};
+use stoker_formats::{
+    FileEntry, FileName, MANIFEST_NAME, Manifest, PACKS_FOLDER, PackEntry, PackFile,
+};
+use stoker_reader::CacheFile;
+use tokio::runtime::Handle;
+
+use crate::build::Stop;
+use crate::error::{Error, Result};
+use crate::pack::store::tables;
+use crate::source::{CredentialSource, Deadlines};
+pub use bring::{Brought, Stages};
+pub use fallback::fallbacks;
+use store::Store;
+
+/// What ends the name of a shard that stands compressed.
+pub(crate) const PACKED_SUFFIX: &str = ".zst";
+
+/// How to reach a remote.
+#[derive(Debug, Clone, Default)]
+pub struct RemoteOptions {
+    /// Base URL of an S3-compatible server, addressed path-style. Otherwise what the AWS settings say.
+    pub endpoint: Option<String>,
+    /// Where credentials come from.
+    pub credentials: CredentialSource,
+    /// Timeouts and number of tries.
+    pub deadlines: Deadlines,
+    /// A request to stop ends every wait, and every read of a folder.
+    pub stop: Stop,
+}
+
+/// A file of a remote, with what is known of its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteFile {
+    /// Its path in the cache, with `/`.
+    pub(crate) path: String,
+    /// What the manifest, or the entry of a pack table, says of it.
+    pub(crate) entry: FileEntry,
+    /// Whether it may stand compressed.
+    pub(crate) is_shard: bool,
+}
+
+impl From<&CacheFile> for RemoteFile {
+    fn from(file: &CacheFile) -> Self {
+        Self {
+            path: file.relative(),
+            entry: file.entry,
+            is_shard: matches!(file.name, FileName::Shard { .. }),
+        }
+    }
+}
+
+impl RemoteFile {
+    /// A pack table, or a table of over-long samples.
+    #[must_use]
+    pub fn pack_table(entry: FileEntry) -> Self {
+        Self {
+            path: format!("{PACKS_FOLDER}/{}", PackFile::table(entry.hash)),
+            entry,
+            is_shard: false,
+        }
+    }
+}
+
+/// A remote whose manifest was read. Cheap to clone, and for any number of threads.
+///
+/// Its functions wait for S3 and for disks: they are not to be called from inside a runtime.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    store: Arc<Store>,
+    manifest: Arc<Manifest>,
+    manifest_bytes: Arc<Vec<u8>>,
+}
+
+impl Remote {
+    /// Opens the remote at `uri`: `s3://bucket/prefix`, or a folder. Reads the manifest, and nothing else. Does its waiting on the
+    /// runtime behind `handle`, which needs its timer and I/O and must outlive the remote.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for a URI that is none; [`Error::Remote`] without a manifest; [`Error::Formats`] if it is damaged or of a
+    /// newer major version; [`Error::Fetch`] and [`Error::Io`] for failures.
+    pub fn open(uri: &str, options: &RemoteOptions, handle: Handle) -> Result<Self> {
+        let store = Store::open(uri, options, handle)?;
+        let bytes = store
+            .read(MANIFEST_NAME, MAX_MANIFEST_BYTES as u64)?
+            .ok_or_else(|| Error::Remote {
+                what: "no cache is there, or its push has not ended".into(),
+                uri: store.uri(MANIFEST_NAME),
+                hint:
+                    "give the URI that `stoker push` was given, or the folder of a committed cache"
+                        .into(),
+            })?;
+        let manifest =
+            Manifest::parse(&bytes).map_err(|error| error.in_file(store.uri(MANIFEST_NAME)))?;
+        Ok(Self {
+            store: Arc::new(store),
+            manifest: Arc::new(manifest),
+            manifest_bytes: Arc::new(bytes),
+        })
+    }
+
+    /// Where it is, without secrets.
+    #[must_use]
+    pub fn uri(&self) -> String {
+        self.store.uri("")
+    }
+
+    /// What the remote is a copy of.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The bytes of `manifest.json`.
+    #[must_use]
+    pub fn manifest_bytes(&self) -> &[u8] {
+        &self.manifest_bytes
+    }
+
+    /// Every file that the manifest names, in a fixed order.
+    pub fn files(&self) -> impl Iterator<Item = CacheFile> + '_ {
+        files::named(&self.manifest)
+    }
+
+    /// The entries of the pack tables that were made for this cache, with their bytes, by name.
+    ///
+    /// # Errors
+    /// [`Error::Formats`] if one is damaged; [`Error::Fetch`] and [`Error::Io`] for failures.
+    pub fn pack_entries(&self) -> Result<Vec<(PackEntry, Vec<u8>)>> {
+        let mut found = Vec::new();
+        for name in self.store.names(PACKS_FOLDER)? {
+            let Ok(PackFile::Entry(name)) = PackFile::parse(&name) else {
+                continue;
+            };
+            let path = format!("{PACKS_FOLDER}/{}", PackFile::Entry(name.clone()));
+            let Some(bytes) = self.store.read(&path, MAX_PACK_ENTRY_BYTES as u64)? else {
+                continue;
+            };
+            let entry =
+                PackEntry::parse(&bytes).map_err(|error| error.in_file(self.store.uri(&path)))?;
+            if entry.name == name && entry.fingerprint == self.manifest.fingerprint {
+                found.push((entry, bytes));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The files that the entry of a pack table names beside its own.
+pub fn pack_files(entry: &PackEntry) -> impl Iterator<Item = RemoteFile> + '_ {
+    tables(entry).map(RemoteFile::pack_table)
+}
