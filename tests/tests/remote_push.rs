@@ -333,6 +333,11 @@ fn messages() {
         "sync_quota",
         &sync(&place, &share).args(["--max-disk", "50KiB"]).end(),
     );
+    let changed = scene.path("changed");
+    copy(&Scene::new(&[40, 7, 12, 9, 16, 6]).cache(), &changed);
+    let before = files(&changed);
+    check(&scene, "sync_changed", &sync(&place, &changed).end());
+    assert_same(&before, &files(&changed), "refused");
     let table = scene.path("table.json");
     fs::write(&table, "[[0, 9], [1]]").unwrap();
     let placed = sync(&place, &share)

@@ -132,7 +132,8 @@ fn what_does_not_fit_is_refused_before_it_begins() {
     let next = sizes(&scene.cache())
         .into_iter()
         .filter(|(name, _)| is_next(name));
-    let quota = share + next.map(|(_, bytes)| bytes).sum::<u64>() - 1;
+    // The lock file's text is longer or shorter by some digits.
+    let quota = share + next.map(|(_, bytes)| bytes).sum::<u64>() - 64;
     let run = on_node(sync(&remote, &output), 1, 3)
         .args(["--max-disk"])
         .args([quota.to_string()]);

@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use indicatif::HumanBytes;
 use serde::Serialize;
-use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PARTS_FOLDER, PackFile};
+use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PARTS_FOLDER, PackEntry, PackFile};
 use stoker_reader::CacheFile;
 use tokio::runtime::Handle;
 
@@ -98,7 +99,6 @@ pub struct SyncReport {
 /// What was brought stays, and the same sync goes on.
 pub fn sync(request: &SyncRequest, handle: Handle) -> Result<SyncReport> {
     let start = Instant::now();
-    let stop = &request.options.stop;
     let remote = Remote::open(&request.source, &request.options, handle)?;
     let manifest = remote.manifest();
     let partitions = request.share.partitions(manifest)?;
@@ -117,46 +117,13 @@ pub fn sync(request: &SyncRequest, handle: Handle) -> Result<SyncReport> {
         mark(&publisher, &remote, &partitions)?;
         shed.shards(request.threads)?;
     }
-    let checked = Progress::new(
-        "check",
-        request.show,
-        wanted.bytes_here(publisher.root()),
-        stop.clone(),
-    );
-    let missing = wanted.missing(publisher.root(), request.threads, &checked)?;
-    checked.finish();
-    let mut documents: u64 = packs.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-    if !is_current(&publisher, &remote) {
-        documents += remote.manifest_bytes().len() as u64;
-    }
-    let needed = wanted::bytes(&missing).saturating_add(documents);
-    let bringer = Bringer {
-        room: Room::new(&publisher, request.max_disk, needed)?,
-        progress: Progress::new("sync", request.show, wanted::bytes(&missing), stop.clone()),
-        remote: &remote,
-        publisher: &publisher,
-        brought: Mutex::default(),
-    };
+    let missing = look(&wanted, &publisher, request)?;
+    let documents = documents_bytes(&publisher, &remote, &packs);
+    let bringer = Bringer::new(request, &remote, &publisher, &missing, documents)?;
     mark(&publisher, &remote, &partitions)?;
-    let (shards, small): (Vec<_>, Vec<_>) = missing.iter().partition(|file| file.is_shard);
-    crew::each(request.threads * SMALL_AT_ONCE, &small, |file| {
-        bringer.bring(file)
-    })?;
-    crew::each(request.threads, &shards, |file| bringer.bring(file))?;
-    bringer.progress.finish();
-    stop.check()?;
-    if !is_current(&publisher, &remote) {
-        publisher.replace_bytes(Path::new(""), MANIFEST_NAME, remote.manifest_bytes())?;
-    }
-    for (entry, bytes) in &packs {
-        let name = PackFile::Entry(entry.name.clone()).to_string();
-        let folder = Path::new(PACKS_FOLDER);
-        let there = folder::read_regular(&publisher.root().join(folder).join(&name), bytes.len());
-        if there.ok().as_ref() != Some(bytes) {
-            publisher.create_folder(folder)?;
-            publisher.replace_bytes(folder, &name, bytes)?;
-        }
-    }
+    bringer.bring_all(&missing, request.threads)?;
+    request.options.stop.check()?;
+    publish_documents(&publisher, &remote, &packs)?;
     if request.prune {
         if is_earlier {
             shed.shards(request.threads)?;
@@ -181,6 +148,45 @@ pub fn sync(request: &SyncRequest, handle: Handle) -> Result<SyncReport> {
         limited_by: (!missing.is_empty()).then(|| limit(&total.stages)),
         seconds: start.elapsed().as_secs_f64(),
     })
+}
+
+/// What of the share is not there yet, or not with its bytes.
+fn look(wanted: &Wanted, publisher: &Publisher, request: &SyncRequest) -> Result<Vec<RemoteFile>> {
+    let root = publisher.root();
+    let bytes = wanted.bytes_here(root);
+    let progress = Progress::new("check", request.show, bytes, request.options.stop.clone());
+    let missing = wanted.missing(root, request.threads, &progress)?;
+    progress.finish();
+    Ok(missing)
+}
+
+/// The entries of pack tables, and their bytes.
+type Entries = [(PackEntry, Vec<u8>)];
+
+/// Bytes of the manifest, if it will be replaced, and of the entries.
+fn documents_bytes(publisher: &Publisher, remote: &Remote, packs: &Entries) -> u64 {
+    let entries: u64 = packs.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    if is_current(publisher, remote) {
+        return entries;
+    }
+    entries + remote.manifest_bytes().len() as u64
+}
+
+/// Makes the folder this cache: all that its manifest and the entries name is there.
+fn publish_documents(publisher: &Publisher, remote: &Remote, packs: &Entries) -> Result<()> {
+    if !is_current(publisher, remote) {
+        publisher.replace_bytes(Path::new(""), MANIFEST_NAME, remote.manifest_bytes())?;
+    }
+    for (entry, bytes) in packs {
+        let name = PackFile::Entry(entry.name.clone()).to_string();
+        let folder = Path::new(PACKS_FOLDER);
+        let there = folder::read_regular(&publisher.root().join(folder).join(&name), bytes.len());
+        if there.ok().as_ref() != Some(bytes) {
+            publisher.create_folder(folder)?;
+            publisher.replace_bytes(folder, &name, bytes)?;
+        }
+    }
+    Ok(())
 }
 
 /// Marks a folder that holds a share.
@@ -231,7 +237,38 @@ struct Bringer<'a> {
     brought: Mutex<Brought>,
 }
 
-impl Bringer<'_> {
+impl<'a> Bringer<'a> {
+    /// Refuses to begin what would not fit beside `documents` bytes of documents.
+    fn new(
+        request: &SyncRequest,
+        remote: &'a Remote,
+        publisher: &'a Publisher,
+        missing: &[RemoteFile],
+        documents: u64,
+    ) -> Result<Self> {
+        let bytes = wanted::bytes(missing);
+        let needed = bytes.saturating_add(documents);
+        let room = Room::new(publisher, request.max_disk, needed)?;
+        let progress = Progress::new("sync", request.show, bytes, request.options.stop.clone());
+        let (needed, free) = (HumanBytes(needed), HumanBytes(room.free));
+        progress.say(&format!("{needed} to be brought, {free} free"));
+        Ok(Self {
+            remote,
+            publisher,
+            room,
+            progress,
+            brought: Mutex::default(),
+        })
+    }
+
+    fn bring_all(&self, missing: &[RemoteFile], threads: usize) -> Result<()> {
+        let (shards, small): (Vec<_>, Vec<_>) = missing.iter().partition(|file| file.is_shard);
+        crew::each(threads * SMALL_AT_ONCE, &small, |file| self.bring(file))?;
+        crew::each(threads, &shards, |file| self.bring(file))?;
+        self.progress.finish();
+        Ok(())
+    }
+
     fn bring(&self, file: &RemoteFile) -> Result<()> {
         let (folder, name) = file.place();
         self.publisher.create_folder(Path::new(folder))?;

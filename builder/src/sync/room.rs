@@ -23,6 +23,8 @@ const DEPTH_MAX: u32 = 16;
 pub(super) struct Room<'a> {
     publisher: &'a Publisher,
     max_disk: Option<u64>,
+    /// Bytes free on the disk at the start.
+    pub(super) free: u64,
     reserve: u64,
     state: Mutex<State>,
 }
@@ -72,6 +74,7 @@ impl<'a> Room<'a> {
         Ok(Self {
             publisher,
             max_disk,
+            free,
             reserve,
             state: Mutex::new(State { used, unwritten: 0 }),
         })

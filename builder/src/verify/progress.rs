@@ -17,6 +17,7 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Progress {
     what: &'static str,
     bar: ProgressBar,
+    shown: bool,
     plain: bool,
     total: u64,
     done: AtomicU64,
@@ -42,6 +43,7 @@ impl Progress {
         }
         Self {
             what,
+            shown: show,
             plain: show && bar.is_hidden(),
             bar,
             total,
@@ -80,6 +82,16 @@ impl Progress {
             let note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
             let text = line(self.what, done, self.total, self.start.elapsed(), &note);
             let _ = io::stderr().lock().write_all(text.as_bytes());
+        }
+    }
+
+    /// Says a line of its own.
+    pub(crate) fn say(&self, text: &str) {
+        if self.shown {
+            let line = format!("{}: {text}\n", self.what);
+            self.bar.suspend(|| {
+                let _ = io::stderr().lock().write_all(line.as_bytes());
+            });
         }
     }
 
