@@ -164,7 +164,7 @@ impl Error {
             | Self::Remote { hint, .. } => Some(hint.clone()).filter(|hint| !hint.is_empty()),
             Self::Io { .. } => None,
             Self::DiskFull { .. } => Some(
-                "free space or choose another --output; what is done stays, run the same command again to go on"
+                "free space or write to another disk; what is done stays, run the same command again to go on"
                     .into(),
             ),
             Self::Locked { .. } => Some("wait for it to end, or stop it".into()),

@@ -16,12 +16,15 @@ pub mod parts;
 pub mod place;
 pub mod plan;
 pub mod publish;
+pub mod push;
 pub mod record;
 mod records;
 pub mod reject;
 pub mod remote;
+pub mod repair;
 pub mod source;
 pub mod stats;
+pub mod sync;
 pub mod text;
 pub mod verify;
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Serialize;
-use stoker_formats::{Partition, SplitEntry};
+use stoker_formats::{Manifest, Partition, SplitEntry};
 use stoker_reader::CacheFiles;
 
 use crate::error::{Error, Result};
@@ -34,8 +34,15 @@ pub struct PlaceReport {
 /// # Errors
 /// If there is no cache at `root`; [`Error::Usage`] for no nodes, too many, or a table of another cache.
 pub fn place(root: &Path, nodes: u32, current: Option<&[Vec<u32>]>) -> Result<PlaceReport> {
-    let files = CacheFiles::open(root)?;
-    let manifest = files.manifest();
+    of_manifest(CacheFiles::open(root)?.manifest(), nodes, current)
+}
+
+/// The same of a cache with this manifest.
+pub(crate) fn of_manifest(
+    manifest: &Manifest,
+    nodes: u32,
+    current: Option<&[Vec<u32>]>,
+) -> Result<PlaceReport> {
     let sizes: Vec<u64> = manifest.partitions.iter().map(bytes).collect();
     place_sizes(&sizes, &manifest.splits, nodes, current)
 }

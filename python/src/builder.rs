@@ -1,4 +1,4 @@
-//! `build`, `commit`, `pack`, `verify`, `inspect` and `stats` for Python: the command's arguments in, the command's JSON out.
+//! `build`, `commit`, `pack`, `push`, `sync`, `repair`, `verify`, `inspect` and `stats` for Python: the command's arguments in, the command's JSON out.
 //!
 //! Owns no option and no default of its own, so that the package and the command cannot differ.
 
@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 use serde::Serialize;
 use stoker_builder::build::{self as building, Progress, Stop};
 use stoker_builder::{
-    Error, Result, cli, inspect as inspecting, pack as packing, parts, verify as verifying,
+    Error, Result, cli, inspect as inspecting, pack as packing, parts, push as pushing,
+    repair as repairing, sync as syncing, verify as verifying,
 };
 use stoker_reader::{Cache, CacheFiles};
 
@@ -79,6 +80,45 @@ pub(crate) fn pack(py: Python<'_>, args: Vec<OsString>, progress: bool) -> PyRes
     let stop = Stop::default();
     let asked = stop.clone();
     answer(py, &stop, move || json(&packing::pack(&request, &asked)?))
+}
+
+/// Pushes a cache as `stoker push` with `args` does.
+#[pyfunction]
+#[pyo3(signature = (args, progress))]
+pub(crate) fn push(py: Python<'_>, args: Vec<OsString>, progress: bool) -> PyResult<String> {
+    let mut request = cli::push_request(args).map_err(builder_error)?;
+    request.show = progress;
+    let stop = request.options.stop.clone();
+    answer(py, &stop, move || {
+        let runtime = cli::runtime()?;
+        json(&pushing::push(&request, runtime.handle().clone())?)
+    })
+}
+
+/// Brings a share as `stoker sync` with `args` does.
+#[pyfunction]
+#[pyo3(signature = (args, progress))]
+pub(crate) fn sync(py: Python<'_>, args: Vec<OsString>, progress: bool) -> PyResult<String> {
+    let mut request = cli::sync_request(args).map_err(builder_error)?;
+    request.show = progress;
+    let stop = request.options.stop.clone();
+    answer(py, &stop, move || {
+        let runtime = cli::runtime()?;
+        json(&syncing::sync(&request, runtime.handle().clone())?)
+    })
+}
+
+/// Mends a cache as `stoker repair` with `args` does. Damage that remains stands in the report.
+#[pyfunction]
+#[pyo3(signature = (args, progress))]
+pub(crate) fn repair(py: Python<'_>, args: Vec<OsString>, progress: bool) -> PyResult<String> {
+    let mut request = cli::repair_request(args).map_err(builder_error)?;
+    request.show = progress;
+    let stop = request.options.stop.clone();
+    answer(py, &stop, move || {
+        let runtime = cli::runtime()?;
+        json(&repairing::repair(&request, runtime.handle().clone())?)
+    })
 }
 
 /// Checks a cache as `stoker verify` does. Damage stands in the report.

@@ -55,6 +55,7 @@ pub(crate) fn builder_error(error: BuilderError) -> PyErr {
         BuilderError::DiskFull { .. } => DiskFullError::new_err(words()),
         BuilderError::Model { .. } => ModelError::new_err(words()),
         BuilderError::Input { .. } => InputError::new_err(words()),
+        BuilderError::Remote { .. } => InputError::new_err(words()),
         BuilderError::Fetch { .. } => FetchError::new_err(words()),
         BuilderError::Locked { .. } => LockedError::new_err(words()),
         BuilderError::Changed { .. } => UnfinishedBuildError::new_err(words()),

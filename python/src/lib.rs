@@ -19,7 +19,7 @@ mod _stoker {
     #[pymodule_export]
     use crate::batch::{Batch, Tensor};
     #[pymodule_export]
-    use crate::builder::{build, commit, inspect, main, pack, stats, verify};
+    use crate::builder::{build, commit, inspect, main, pack, push, repair, stats, sync, verify};
     #[pymodule_export]
     use crate::device::DeviceBatch;
     #[pymodule_export]

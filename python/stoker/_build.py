@@ -145,6 +145,68 @@ def pack(
     return parsed(_stoker.pack([*args, "--", os.fspath(cache)], progress))
 
 
+def push(
+    cache: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    level: int | None = None,
+    threads: int | None = None,
+    replace: bool = False,
+    s3_endpoint: str | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Copy a cache, or the share of one that this node holds, to `s3://bucket/prefix` or a folder: what `stoker push --json` prints."""
+    options = {"level": level, "threads": threads, "s3-endpoint": s3_endpoint}
+    args = _given(options) + ["--replace"] * replace
+    return parsed(_stoker.push([*args, "--", os.fspath(cache), os.fspath(destination)], progress))
+
+
+def sync(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    node: int | None = None,
+    nodes: int | None = None,
+    placement: str | os.PathLike[str] | None = None,
+    max_disk: int | str | None = None,
+    prune: bool = False,
+    threads: int | None = None,
+    s3_endpoint: str | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Bring node `node`'s share of a cache (without it everything) from where it was pushed to: what `stoker sync --json` prints.
+
+    `placement` is the file that `stoker place` has printed; else the cache is shared out evenly over `nodes`. The same call goes
+    on after an interruption.
+    """
+    options = {
+        "node": node,
+        "nodes": nodes,
+        "placement": placement,
+        "max-disk": max_disk,
+        "threads": threads,
+        "s3-endpoint": s3_endpoint,
+    }
+    args = _given(options) + ["--prune"] * prune
+    return parsed(_stoker.sync([*args, "--", os.fspath(source), os.fspath(destination)], progress))
+
+
+def repair(
+    cache: str | os.PathLike[str],
+    source: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    s3_endpoint: str | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Bring damaged and missing files of a cache again from where it was pushed to: what `stoker repair --from SOURCE --json` prints.
+
+    Damage that remains raises nothing: it stands in the report, whose `sound` is then False.
+    """
+    args = _given({"from": source, "threads": threads, "s3-endpoint": s3_endpoint})
+    return parsed(_stoker.repair([*args, "--", os.fspath(cache)], progress))
+
+
 def verify(cache: str | os.PathLike[str], *, deep: bool = False, progress: bool = True) -> dict[str, Any]:
     """Check a cache and give what `stoker verify --json` prints.
 

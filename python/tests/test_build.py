@@ -66,6 +66,27 @@ def test_balance_is_the_commands(cache: Path, copy_cache) -> None:
             stoker.stats(cache, **wrong)
 
 
+def test_a_cache_is_pushed_synced_and_repaired(cache: Path, tmp_path: Path) -> None:
+    remote, share = tmp_path / "remote", tmp_path / "share"
+    pushed = stoker.push(cache, remote, level=1, threads=2, progress=False)
+    assert pushed["ratio"] > 1 and pushed["lacking"] == []
+    assert stoker.push(cache, str(remote), progress=False)["files"] == 0
+    synced = stoker.sync(remote, share, node=1, nodes=2, max_disk="1GiB", progress=False)
+    assert synced["partitions"] == [1] and synced["fingerprint"] == pushed["fingerprint"]
+    shard = next(share.glob("images-*/shards/*.arrow"))
+    good = shard.read_bytes()
+    shard.unlink()
+    repaired = stoker.repair(share, remote, progress=False)
+    assert repaired["sound"] and len(repaired["damages"]) == 1
+    assert shard.read_bytes() == good
+    again = stoker.sync(remote, share, node=1, nodes=2, progress=False)
+    assert again["files"] == 0
+    with pytest.raises(stoker.errors.InputError, match="no cache is there"):
+        stoker.sync(tmp_path / "none", share, progress=False)
+    with pytest.raises(stoker.errors.ConfigError, match="no node `2`"):
+        stoker.sync(remote, share, node=2, nodes=2, progress=False)
+
+
 def test_every_option_reaches_the_command(tmp_path: Path) -> None:
     plan = stoker.build(
         [SOURCE / "llava.jsonl", str(SOURCE / "vqa.jsonl")],

@@ -138,7 +138,9 @@ pub fn traced() -> Vec<&'static str> {
     CHANGING.into_iter().chain(CALLS).collect()
 }
 
-fn every() -> usize {
+/// Every which point is tried.
+#[must_use]
+pub fn every() -> usize {
     std::env::var("STOKER_CRASH_EVERY")
         .ok()
         .and_then(|text| text.parse().ok())

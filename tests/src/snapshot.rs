@@ -66,6 +66,9 @@ fn mask(line: &str) -> String {
         ("pid ", " "),
         (" on host ", ")"),
         (" needed, ", " free"),
+        (" to be brought, ", " free"),
+        // The lock file, which names a process, counts.
+        ("bytes are to be brought to ", " that are there"),
         ("\"bytes\":", ",}"),
         ("\"seconds\":", ",}"),
     ] {

@@ -142,6 +142,26 @@ fn committed(root: &Path) -> Result<Option<PlanIds>> {
     }
 }
 
+/// Removes what writers that died have left in the folders of these plans; the lock says that nobody writes there.
+pub(crate) fn remove_leftovers(publisher: &Publisher, plans: [Folder; 2]) -> Result<()> {
+    for (plan, subfolder) in plans
+        .into_iter()
+        .flat_map(|plan| SUBFOLDERS.map(|sub| (plan, sub)))
+    {
+        let path = publisher.root().join(plan.to_string()).join(subfolder);
+        for entry in folder::entries(&path)? {
+            let regular = entry.file_type().is_ok_and(|kind| kind.is_file());
+            let name = entry.file_name();
+            let is_left = |name: &str| name.ends_with(TEMP_SUFFIX) && is_ours(subfolder, name);
+            if regular && name.to_str().is_some_and(is_left) {
+                let file = entry.path();
+                fs::remove_file(&file).map_err(Error::io("remove", &file))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 fn remove_plan_folder(root: &Path, folder: Folder) -> Result<()> {
     let top = root.join(folder.to_string());
     if !is_folder(&top) {

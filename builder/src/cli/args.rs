@@ -8,6 +8,7 @@ use stoker_formats::limits::MAX_TOKENS;
 use stoker_formats::{PackName, PackOverlong, PackStrategy};
 use stoker_reader::{Last, Shuffle, Tail};
 
+use super::remote_args::{PushArgs, RepairArgs, SyncArgs};
 use crate::build::options::{RejectLimit, parse_bytes};
 use crate::image::profile::{Generation, Profile};
 use crate::plan::SplitShare;
@@ -41,6 +42,12 @@ pub(crate) enum Command {
     Pack(PackArgs),
     /// Say which partitions belong on which node
     Place(PlaceArgs),
+    /// Copy a cache, or this node's share of one, to S3 or to another folder, compressed
+    Push(PushArgs),
+    /// Bring this node's share of a cache from where it was pushed to
+    Sync(SyncArgs),
+    /// Bring damaged and missing files of a cache from where it was pushed to
+    Repair(RepairArgs),
     /// Print the batches that a training run would get
     Read(ReadArgs),
     /// Say what this machine can read, and whether a training step would wait

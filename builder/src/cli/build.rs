@@ -64,9 +64,9 @@ pub fn build_options(args: impl IntoIterator<Item = OsString>) -> Result<(BuildO
     }
 }
 
-/// Ends the process if a stop request is not answered in time, whatever the build is waiting for.
+/// Ends the process if a stop request is not answered in time, whatever the command is waiting for.
 /// That is no worse than a kill: what is published stays, and temp files are made anew.
-fn end_in_time(stop: Stop) {
+pub(super) fn end_in_time(stop: Stop) {
     std::thread::spawn(move || {
         let error = loop {
             match stop.check() {

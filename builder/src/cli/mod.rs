@@ -8,8 +8,13 @@ mod inspect;
 mod pack;
 mod place;
 mod printer;
+mod push;
 mod read;
+mod remote;
+mod remote_args;
+mod repair;
 mod stats;
+mod sync;
 mod try_image;
 mod verify;
 mod worker;
@@ -21,7 +26,11 @@ use clap::Parser;
 pub use build::build_options;
 pub use commit::commit_request;
 pub use pack::pack_request;
+pub use push::push_request;
+pub use remote::runtime;
+pub use repair::repair_request;
 pub use stats::{StatsReport, stats_report};
+pub use sync::sync_request;
 
 use crate::error::{Error, Result};
 use args::{Cli, Command};
@@ -57,6 +66,9 @@ fn dispatch(command: &Command) -> Result<u8> {
         Command::Stats(args) => stats::run(args),
         Command::Pack(args) => pack::run(args),
         Command::Place(args) => place::run(args),
+        Command::Push(args) => push::run(args),
+        Command::Sync(args) => sync::run(args),
+        Command::Repair(args) => repair::run(args),
         Command::Read(args) => read::run(args),
         Command::Bench(args) => bench::run(args),
         Command::TryImage(args) => try_image::run(args).map(|()| DONE),

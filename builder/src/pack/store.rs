@@ -130,13 +130,32 @@ pub(crate) fn tidy(publisher: &Publisher) -> Result<()> {
             Ok(table) => all_read && !named.contains(&table),
             Err(_) => is_temporary(&name),
         };
-        let path = root.join(PACKS_FOLDER).join(&name);
-        if is_left && fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
-            publisher.remove(Path::new(PACKS_FOLDER), &name)?;
+        if is_left {
+            remove_file(publisher, &name)?;
         }
     }
     // Not empty if a table or a stranger's file is there: then it stays.
     let _ = fs::remove_dir(root.join(PACKS_FOLDER));
+    Ok(())
+}
+
+/// Removes what writers that died have left; the lock says that nobody writes there.
+pub(crate) fn remove_leftovers(publisher: &Publisher) -> Result<()> {
+    for name in names(publisher.root())? {
+        if is_temporary(&name) {
+            remove_file(publisher, &name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a regular file from the folder.
+fn remove_file(publisher: &Publisher, name: &str) -> Result<()> {
+    let folder = Path::new(PACKS_FOLDER);
+    let path = publisher.root().join(folder).join(name);
+    if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
+        publisher.remove(folder, name)?;
+    }
     Ok(())
 }
 
@@ -146,7 +165,6 @@ pub(crate) fn is_temporary(name: &str) -> bool {
         .strip_prefix('.')
         .and_then(|name| name.strip_suffix(TEMP_SUFFIX));
     base.is_some_and(|base| {
-        [TABLE_BASE, OVERLONG_BASE].contains(&base)
-            || matches!(PackFile::parse(base), Ok(PackFile::Entry(_)))
+        [TABLE_BASE, OVERLONG_BASE].contains(&base) || PackFile::parse(base).is_ok()
     })
 }

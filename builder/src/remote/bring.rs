@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use stoker_formats::ContentHasher;
 
-use super::packed::{TRAILER_BYTES, WINDOW_LOG_MAX, bytes_max, trailer};
+use super::packed::{TRAILER_BYTES, WINDOW_LOG_MAX, trailer};
 use super::store::{HINT_DAMAGED, Opened};
-use super::{PACKED_SUFFIX, Remote, RemoteFile};
+use super::{Remote, RemoteFile};
 use crate::error::{Error, Result};
 
 /// Bytes handed on at once.
@@ -80,28 +80,37 @@ impl Remote {
         })
     }
 
-    /// Whether the remote holds `file`, by its name and size; a compressed shard also by the hash at its end.
+    /// The bytes of `file` as they stand, compressed or not and not checked: what a plain download gives, to measure against.
     ///
     /// # Errors
-    /// [`Error::Fetch`] and [`Error::Io`] for failures.
-    pub fn holds(&self, file: &RemoteFile) -> Result<bool> {
-        if file.is_shard {
-            let packed = format!("{}{PACKED_SUFFIX}", file.path);
-            if let Some(tail) = self.store.tail(&packed, TRAILER_BYTES)?
-                && tail == trailer(file.entry.hash)
-            {
-                return Ok(true);
-            }
+    /// As [`bring`](Self::bring).
+    pub fn plain(&self, file: &RemoteFile) -> Result<Box<dyn Read + Send>> {
+        Ok(self.find(file)?.1.stream)
+    }
+
+    /// Whether the remote holds `file`: a compressed shard by the hash at its end, anything else by its content, which is read.
+    ///
+    /// # Errors
+    /// As [`bring`](Self::bring), but for files that are missing or damaged.
+    pub(crate) fn holds(&self, file: &RemoteFile) -> Result<bool> {
+        if file.is_shard
+            && let Some(tail) = self.store.tail(&file.packed(), TRAILER_BYTES)?
+        {
+            return Ok(tail == trailer(file.entry.hash));
         }
-        Ok(self.store.size(&file.path)? == Some(file.entry.bytes))
+        match self.bring(file, &mut |_| Ok(())) {
+            Ok(_) => Ok(true),
+            Err(Error::Remote { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The file as it stands: compressed, or as it is.
     fn find(&self, file: &RemoteFile) -> Result<(String, Opened, bool)> {
         let wanted = file.entry.bytes;
         if file.is_shard {
-            let packed = format!("{}{PACKED_SUFFIX}", file.path);
-            if let Some(opened) = self.store.find(&packed, None, bytes_max(wanted))? {
+            let packed = file.packed();
+            if let Some(opened) = self.store.find(&packed, None, file.packed_bytes_max())? {
                 return Ok((packed, opened, true));
             }
         }

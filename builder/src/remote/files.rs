@@ -35,6 +35,14 @@ pub(crate) fn folders(manifest: &Manifest) -> [Folder; 2] {
     ]
 }
 
+/// The partition of a shard; none for other files.
+pub(crate) fn shard_partition(file: &CacheFile) -> Option<u32> {
+    match file.name {
+        FileName::Shard { partition, .. } => Some(partition),
+        _ => None,
+    }
+}
+
 fn of_partition(
     folder: Folder,
     partition: u32,

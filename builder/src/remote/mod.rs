@@ -5,10 +5,12 @@
 //! good that the manifest's size and hash do not confirm, and never more of them are handed on than the manifest names.
 
 mod bring;
+pub(crate) mod crew;
 mod fallback;
 pub(crate) mod files;
 mod packed;
 mod store;
+mod upload;
 
 use std::sync::Arc;
 
@@ -25,10 +27,12 @@ use crate::pack::store::tables;
 use crate::source::{CredentialSource, Deadlines};
 pub use bring::{Brought, Stages};
 pub use fallback::fallbacks;
-use store::Store;
+pub(crate) use packed::Packed;
+pub(crate) use store::{Listing, Store};
+pub(crate) use upload::{Target, Upload};
 
 /// What ends the name of a shard that stands compressed.
-pub(crate) const PACKED_SUFFIX: &str = ".zst";
+const PACKED_SUFFIX: &str = ".zst";
 
 /// How to reach a remote.
 #[derive(Debug, Clone, Default)]
@@ -74,6 +78,21 @@ impl RemoteFile {
             is_shard: false,
         }
     }
+
+    /// Its folder in the cache, and its name there.
+    pub(crate) fn place(&self) -> (&str, &str) {
+        self.path.rsplit_once('/').unwrap_or(("", &self.path))
+    }
+
+    /// The path of a shard that stands compressed.
+    pub(crate) fn packed(&self) -> String {
+        format!("{}{PACKED_SUFFIX}", self.path)
+    }
+
+    /// Most bytes that it may have then.
+    pub(crate) fn packed_bytes_max(&self) -> u64 {
+        packed::bytes_max(self.entry.bytes)
+    }
 }
 
 /// A remote whose manifest was read. Cheap to clone, and for any number of threads.
@@ -106,11 +125,21 @@ impl Remote {
             })?;
         let manifest =
             Manifest::parse(&bytes).map_err(|error| error.in_file(store.uri(MANIFEST_NAME)))?;
-        Ok(Self {
+        Ok(Self::of(store, manifest, bytes))
+    }
+
+    /// What becomes of `store` when the cache with this manifest is pushed there.
+    pub(crate) fn of(store: Store, manifest: Manifest, manifest_bytes: Vec<u8>) -> Self {
+        Self {
             store: Arc::new(store),
             manifest: Arc::new(manifest),
-            manifest_bytes: Arc::new(bytes),
-        })
+            manifest_bytes: Arc::new(manifest_bytes),
+        }
+    }
+
+    /// Where it lies.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Where it is, without secrets.
@@ -161,6 +190,6 @@ impl Remote {
 }
 
 /// The files that the entry of a pack table names beside its own.
-pub fn pack_files(entry: &PackEntry) -> impl Iterator<Item = RemoteFile> + '_ {
+pub(crate) fn pack_files(entry: &PackEntry) -> impl Iterator<Item = RemoteFile> + '_ {
     tables(entry).map(RemoteFile::pack_table)
 }

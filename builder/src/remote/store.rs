@@ -3,6 +3,7 @@
 //! Owns reading by name, and what is there under which size. Does not know what a file should hold. Invariant: a name is joined
 //! to the place as it is, so it must come from the format's types; what is read is a regular file, or an object of one version.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Cursor, ErrorKind, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -104,6 +105,19 @@ pub(super) const HINT_DAMAGED: &str =
 /// Something that may not be there.
 pub(crate) type Found<T> = Result<Option<T>>;
 
+/// What is there: all objects with their sizes. In a folder every name is looked up when it is asked for.
+pub(crate) struct Listing(Option<BTreeMap<String, u64>>);
+
+impl Listing {
+    /// Size of a file of `store`, if it is there.
+    pub(crate) fn size(&self, store: &Store, name: &str) -> Found<u64> {
+        match &self.0 {
+            Some(objects) => Ok(objects.get(name).copied()),
+            None => store.size(name),
+        }
+    }
+}
+
 /// A file that was found, its bytes not read yet.
 pub(crate) struct Opened {
     pub(crate) bytes: u64,
@@ -187,9 +201,9 @@ impl Store {
                     stream: Box::new(file),
                 })
             }
-            // One request instead of two.
+            // One request instead of two. An answer may announce a wrong length in passing: only what cannot be is refused.
             Place::Bucket(bucket) if bytes.is_some_and(|bytes| bytes <= RANGE_BYTES) => {
-                bucket.get(name, bytes_max)?.map(|body| Opened {
+                bucket.get(name, 2 * RANGE_BYTES)?.map(|body| Opened {
                     bytes: body.len() as u64,
                     stream: Box::new(Cursor::new(body)),
                 })
@@ -254,6 +268,21 @@ impl Store {
                 Ok(bucket.wait(uri, request)?.map(|bytes| bytes.to_vec()))
             }
         }
+    }
+
+    /// Everything that is there.
+    pub(crate) fn list(&self) -> Result<Listing> {
+        let Place::Bucket(bucket) = &self.place else {
+            return Ok(Listing(None));
+        };
+        let (prefix, uri) = (&*bucket.prefix, bucket.uri(""));
+        let listed = bucket.wait(&uri, bucket.s3.list(&bucket.bucket, prefix, &uri))?;
+        let objects = listed.unwrap_or_default().into_iter();
+        let named = objects.filter_map(|object| {
+            let name = object.key.strip_prefix(prefix)?;
+            Some((name.to_owned(), object.bytes))
+        });
+        Ok(Listing(Some(named.collect())))
     }
 
     /// Names of the files in a folder, sorted. What is no text is left out, as no name of ours is.

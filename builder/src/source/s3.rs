@@ -33,7 +33,7 @@ pub(crate) struct Object {
 /// S3, with bounded retries and a budget of requests.
 #[derive(Debug)]
 pub(crate) struct S3 {
-    sessions: Sessions,
+    pub(super) sessions: Sessions,
     limiter: Arc<Limiter>,
     deadlines: Deadlines,
     stop: Stop,
@@ -54,7 +54,7 @@ impl S3 {
     }
 
     /// One request with its retries, given up when the build is asked to stop.
-    async fn run<T, A, F>(&self, uri: &str, attempt: A) -> Result<T, FetchError>
+    pub(super) async fn run<T, A, F>(&self, uri: &str, attempt: A) -> Result<T, FetchError>
     where
         A: Fn(Option<u64>) -> F,
         F: Future<Output = Result<T, Fault>>,
@@ -261,7 +261,7 @@ impl S3 {
     }
 
     /// The head of an answer, in time.
-    async fn in_time<F: Future>(&self, send: F) -> Result<F::Output, Fault> {
+    pub(super) async fn in_time<F: Future>(&self, send: F) -> Result<F::Output, Fault> {
         let limit = self.deadlines.first_byte;
         tokio::time::timeout(limit, send)
             .await

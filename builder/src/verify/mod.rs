@@ -142,7 +142,7 @@ fn unreadable_manifest(root: &Path, deep: bool, error: stoker_reader::Error) -> 
 }
 
 /// Whether a file must be in this folder: shards of partitions that are not held need not.
-fn is_here(file: &CacheFile, not_held: &[u32]) -> bool {
+pub(crate) fn is_here(file: &CacheFile, not_held: &[u32]) -> bool {
     match file.name {
         FileName::Shard { partition, .. } => not_held.binary_search(&partition).is_err(),
         _ => true,

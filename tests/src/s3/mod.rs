@@ -2,6 +2,7 @@
 //!
 //! Everything here binds 127.0.0.1 only, runs on threads of its own, and ends when dropped.
 
+mod head;
 mod proxy;
 pub mod scene;
 mod server;

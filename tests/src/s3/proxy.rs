@@ -15,11 +15,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::Worker;
+use super::head::{header, read_head, with_header, without_header};
 
 /// Longest silence of a stalled answer.
 const STALL_MAX: Duration = Duration::from_secs(20);
-/// Longest head of a request or an answer.
-const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// One way to spoil an answer. Those that need a body leave answers to HEAD alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -261,6 +260,7 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
     let mut rest = Vec::new();
     while let Some(head) = read_head(&mut client, &mut rest).await? {
         let fault = shared.choose(&head);
+        let sent = read_request_body(&mut client, &head, &mut rest).await?;
         let latency = lock(&shared.faults).latency;
         tokio::time::sleep(latency).await;
         match fault {
@@ -279,11 +279,18 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
             Some(server) => server,
             none => none.insert(TcpStream::connect(shared.upstream).await?),
         };
-        server.write_all(head.as_bytes()).await?;
+        server
+            .write_all(without_header(&head, "expect").as_bytes())
+            .await?;
+        server.write_all(&sent).await?;
         let mut left = Vec::new();
         let Some(answer) = read_head(server, &mut left).await? else {
             return Ok(());
         };
+        if header(&answer, "transfer-encoding").is_some() {
+            forward_chunks(server, &mut client, &answer, left).await?;
+            continue;
+        }
         let length = match header(&answer, "content-length") {
             _ if head.starts_with("HEAD ") => 0,
             Some(length) => length.parse().map_err(io::Error::other)?,
@@ -299,6 +306,43 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Sends an answer in chunks, as it is: only the end of an upload in parts is answered so.
+async fn forward_chunks(
+    server: &mut TcpStream,
+    client: &mut TcpStream,
+    answer: &str,
+    mut body: Vec<u8>,
+) -> io::Result<()> {
+    while !body.ends_with(b"0\r\n\r\n") {
+        if server.read_buf(&mut body).await? == 0 {
+            break;
+        }
+    }
+    client.write_all(answer.as_bytes()).await?;
+    client.write_all(&body).await
+}
+
+/// The body of a request, which may begin in `rest`.
+async fn read_request_body(
+    client: &mut TcpStream,
+    head: &str,
+    rest: &mut Vec<u8>,
+) -> io::Result<Vec<u8>> {
+    if header(head, "expect").is_some() {
+        client.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+    }
+    let length = match header(head, "content-length") {
+        Some(length) => length.parse().map_err(io::Error::other)?,
+        None => 0,
+    };
+    let tail = rest.split_off(rest.len().min(length));
+    let mut body = std::mem::replace(rest, tail);
+    let have = body.len();
+    body.resize(length, 0);
+    client.read_exact(&mut body[have..]).await?;
+    Ok(body)
 }
 
 /// Sends one answer, spoilt by `fault`; returns whether the connection can go on.
@@ -402,47 +446,6 @@ fn canned(fault: Fault, to_head: bool) -> Option<String> {
     ))
 }
 
-/// Reads up to the empty line; what came after it stays in `rest`.
-async fn read_head(stream: &mut TcpStream, rest: &mut Vec<u8>) -> io::Result<Option<String>> {
-    let mut buffer = vec![0; 16 << 10];
-    loop {
-        if let Some(end) = rest.windows(4).position(|at| at == b"\r\n\r\n") {
-            let tail = rest.split_off(end + 4);
-            let head = std::mem::replace(rest, tail);
-            return String::from_utf8(head).map(Some).map_err(io::Error::other);
-        }
-        if rest.len() > HEAD_BYTES_MAX {
-            return Err(io::Error::other("head too long"));
-        }
-        match stream.read(&mut buffer).await? {
-            0 => return Ok(None),
-            n => rest.extend_from_slice(&buffer[..n]),
-        }
-    }
-}
-
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    head.lines().skip(1).find_map(|line| {
-        let (found, value) = line.split_once(':')?;
-        found.eq_ignore_ascii_case(name).then(|| value.trim())
-    })
-}
-
-fn without_header(head: &str, name: &str) -> String {
-    let keep = |line: &&str| {
-        !line
-            .split_once(':')
-            .is_some_and(|(found, _)| found.eq_ignore_ascii_case(name))
-    };
-    head.split_inclusive("\r\n").filter(keep).collect()
-}
-
-fn with_header(head: &str, name: &str, value: &str) -> String {
-    let head = without_header(head, name);
-    let head = head.strip_suffix("\r\n").unwrap_or(&head);
-    format!("{head}{name}: {value}\r\n\r\n")
-}
-
 /// CRC-32 as S3's `x-amz-checksum-crc32` has it.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut sum = u32::MAX;
@@ -472,13 +475,5 @@ mod tests {
     fn checksum_of_the_standard_check_string() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         assert_eq!(base64(&0xcbf4_3926_u32.to_be_bytes()), "y/Q5Jg==");
-    }
-
-    #[test]
-    fn headers_are_replaced() {
-        let head = "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nX: y\r\n\r\n";
-        let other = with_header(head, "etag", "b");
-        assert_eq!(other, "HTTP/1.1 200 OK\r\nX: y\r\netag: b\r\n\r\n");
-        assert_eq!(header(&other, "ETAG"), Some("b"));
     }
 }

@@ -1,0 +1,85 @@
+//! Removes shards of the cache that the placement puts elsewhere.
+//!
+//! Invariant: a shard goes only after the remote's copy of it was read through and found right; names that are no shards of this
+//! cache are not looked at.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use crate::build::named::plan_ids;
+use crate::error::{Error, Result};
+use crate::folder::has_file;
+use crate::publish::Publisher;
+use crate::records;
+use crate::remote::{Remote, RemoteFile, crew, files};
+
+/// What goes, and what has gone.
+pub(super) struct Shed<'a> {
+    remote: &'a Remote,
+    publisher: &'a Publisher,
+    partitions: &'a [u32],
+    pub(super) removed: u64,
+    pub(super) removed_bytes: u64,
+    /// Files that stay, because the remote does not hold them.
+    pub(super) not_removed: Vec<String>,
+}
+
+impl<'a> Shed<'a> {
+    pub(super) fn new(remote: &'a Remote, publisher: &'a Publisher, partitions: &'a [u32]) -> Self {
+        Self {
+            remote,
+            publisher,
+            partitions,
+            removed: 0,
+            removed_bytes: 0,
+            not_removed: Vec::new(),
+        }
+    }
+
+    /// Removes the shards of other partitions. They are read from the remote first, by so many threads.
+    pub(super) fn shards(&mut self, threads: usize) -> Result<()> {
+        let root = self.publisher.root();
+        let foreign: Vec<RemoteFile> = self
+            .remote
+            .files()
+            .filter(|file| {
+                files::shard_partition(file)
+                    .is_some_and(|partition| self.partitions.binary_search(&partition).is_err())
+            })
+            .map(|file| RemoteFile::from(&file))
+            .filter(|file| has_file(&root.join(&file.path), file.entry.bytes))
+            .collect();
+        if foreign.is_empty() {
+            return Ok(());
+        }
+        let verdicts = Mutex::new(Vec::new());
+        crew::each(threads, &foreign, |file| {
+            let is_held = match self.remote.bring(file, &mut |_| Ok(())) {
+                Ok(_) => true,
+                Err(Error::Remote { .. }) => false,
+                Err(error) => return Err(error),
+            };
+            let mut verdicts = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+            verdicts.push((file, is_held));
+            Ok(())
+        })?;
+        let ids = plan_ids(self.remote.manifest());
+        // They say that this folder holds what it has built.
+        records::remove(self.publisher, None, |of| of == Some(ids))?;
+        let verdicts = verdicts
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        for (file, is_held) in verdicts {
+            if is_held {
+                let (folder, name) = file.place();
+                self.publisher.remove(Path::new(folder), name)?;
+                self.removed += 1;
+                self.removed_bytes += file.entry.bytes;
+            } else {
+                self.not_removed.push(file.path.clone());
+            }
+        }
+        self.not_removed.sort();
+        Ok(())
+    }
+}
