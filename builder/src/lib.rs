@@ -19,6 +19,7 @@ pub mod publish;
 pub mod record;
 mod records;
 pub mod reject;
+pub mod simulate;
 pub mod source;
 pub mod stats;
 pub mod text;

@@ -9,6 +9,7 @@ mod pack;
 mod place;
 mod printer;
 mod read;
+mod simulate;
 mod stats;
 mod try_image;
 mod verify;
@@ -59,6 +60,7 @@ fn dispatch(command: &Command) -> Result<u8> {
         Command::Place(args) => place::run(args),
         Command::Read(args) => read::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Simulate(args) => simulate::run(args),
         Command::TryImage(args) => try_image::run(args).map(|()| DONE),
     }
 }
