@@ -47,6 +47,7 @@ fn help() {
         ("help_stats", &["stats", "--help"]),
         ("help_read", &["read", "--help"]),
         ("help_bench", &["bench", "--help"]),
+        ("help_simulate", &["simulate", "--help"]),
         ("version", &["--version"]),
         ("no_command", &[]),
     ] {

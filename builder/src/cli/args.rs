@@ -403,6 +403,9 @@ pub(crate) struct BenchArgs {
     /// Seconds of one training step on a micro-batch: says whether it would wait
     #[arg(long, value_name = "SECONDS")]
     pub(crate) step: Option<f64>,
+    /// A folder of the data set's images: says how many one core prepares in a second
+    #[arg(long, value_name = "DIR")]
+    pub(crate) images: Option<PathBuf>,
     /// Seconds of each measurement
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
     pub(crate) seconds: f64,

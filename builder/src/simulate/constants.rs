@@ -186,11 +186,12 @@ fn measured(report: &Map<String, Value>) -> Map<String, Value> {
         ("open_seconds", number("first_batch_seconds")),
         ("read_seconds", rate.map(|rate| 1.0 / rate)),
         ("prepare_seconds", number("prepare_seconds")),
+        ("source_bytes", number("source_bytes")),
         ("cached_bytes", number("sample_bytes")),
     ];
-    let given = found.into_iter().filter_map(|(name, value)| {
-        value.map(|value| (name.to_owned(), Value::from(value)))
-    });
+    let given = found
+        .into_iter()
+        .filter_map(|(name, value)| value.map(|value| (name.to_owned(), Value::from(value))));
     given.collect()
 }
 

@@ -1,0 +1,130 @@
+"""scripts/bench/run validate: what `stoker simulate` foretells, and what is measured.
+
+The constants are taken from the ladder's rungs at 30 ms and batches of 256. Then other latencies, batch sizes and numbers of
+readers are foretold from them, and measured. Nothing is fitted to what is foretold.
+"""
+
+import argparse
+import json
+import subprocess
+
+from build import measure
+from ladder.data import Data, Server
+from ladder.run import build, measured, options, spec_of
+from results import Results, machine
+
+LATENCY_MS, BATCH, STEPS, SERIAL_STEPS = 30, 256, 4, 3
+GOAL = 0.20
+# rung, latency in ms, batch, readers, workers, how many times slower than Stoker's reader a step is (None: as in the ladder)
+FORETOLD = [
+    ("serial", 5, 128, None, None, None),
+    ("serial", 100, 64, None, None, None),
+    ("threads", 5, 128, 32, None, None),
+    ("threads", 200, 256, 8, None, None),
+    ("async", 5, 128, 64, None, None),
+    ("async", 200, 128, 8, None, None),
+    ("threads + queue", 200, 256, 8, None, None),
+    ("threads + queue", 5, 128, 32, None, None),
+    ("async + queue", 5, 128, 64, None, None),
+    ("workers, references", 30, 128, 32, 1, None),
+    ("workers, references", 200, 256, 4, 2, None),
+    ("stoker, warm", 30, 128, None, None, 0.7),
+    ("stoker, warm", 30, 64, None, None, 0.9),
+]
+MODES = {"serial": "serial", "threads": "concurrent", "async": "concurrent", "threads + queue": "prefetch",
+         "async + queue": "prefetch", "workers, references": "store-spread", "stoker, warm": "stoker"}
+# No network card, no GPU and no disk is in the way on the loopback.
+NOTHING = {"nic_gb_s": 1e6, "store_gb_s": 1e6, "store_gets": 1e9, "link_gb_s": 1e6, "disk_gb_s": 1e6, "variation": 0, "ranks": 1}
+
+
+def calibrated(rows, samples):
+    """Constants for each rung, from the rows of the ladder's setting."""
+    serial = rows["serial"]
+    overhead = serial["get_s"] - LATENCY_MS / 1000
+    copy = BATCH * serial["made_bytes"] / serial["take_s"] / 1e9
+    out = {}
+    for rung, r in rows.items():
+        prepare = serial["prepare_s"]
+        if rung in ("threads", "async"):
+            # Threads of one process get in each other's way: what one sample takes of all cores together.
+            prepare = (r["wait_s"] - r["take_s"] - serial["get_s"]) * measure.CORES / BATCH
+        elif rung.startswith("workers"):
+            prepare = max(prepare, (r["wait_s"] + r["step_s"]) * measure.CORES / BATCH) if r["wait_ratio"] > 0.02 else prepare
+        out[rung] = {"prepare_seconds": prepare, "copy_gb_s": copy, "made_bytes": serial["made_bytes"], "get_overhead": overhead,
+                     "samples": samples, **NOTHING}
+    for queued in ("threads", "async"):
+        out[queued + " + queue"] = out[queued]
+    out["stoker, warm"]["read_seconds"] = 1 / rows["stoker, unhindered"]["samples_s"]
+    return out
+
+
+def foretold(ctx, constants, rung, latency_ms, batch, readers, workers, step_s, depth):
+    """The simulator's row for one setting."""
+    values = dict(constants, batch_per_rank=batch, step_seconds=step_s, gets=readers, cores=measure.CORES, ahead_batches=depth,
+                  get_seconds=latency_ms / 1000 + constants["get_overhead"], streams=1)
+    del values["get_overhead"]
+    if rung.startswith("workers"):
+        # The trainer takes what lies in shared memory; the worker has made the copy.
+        values.update(cores=workers, streams=workers)
+    path = ctx.work / "validate" / "constants.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    done = subprocess.run([str(ctx.stoker), "simulate", "--nodes", "1", "--steps", "50", "--constants", str(path), "--json"],
+                          check=True, stdout=subprocess.PIPE, text=True)
+    return next(r for r in json.loads(done.stdout)["rows"] if r["mode"] == MODES[rung])
+
+
+def main(ctx, argv):
+    p = argparse.ArgumentParser(prog="scripts/bench/run validate", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options(p)
+    a = p.parse_args(argv)
+    results = Results(ctx.work / "validate")
+    where = machine()
+    data = Data(ctx.work, ctx.model, (STEPS + 5) * BATCH, a.max_pixels)
+    data.make()
+
+    def row(server, rung, latency_ms, batch, steps, **given):
+        return measured(ctx, a, results, data, server, spec_of(ctx, a, rung, batch, latency_ms, steps, **given))
+
+    with Server(data, LATENCY_MS) as server:
+        build(ctx, a, results, data, server, LATENCY_MS)
+        rows = {"serial": row(server, "serial", LATENCY_MS, BATCH, SERIAL_STEPS)}
+        step_s = rows["serial"]["step_s"]
+        for rung in ("threads", "async", "workers, references", "stoker, warm"):
+            rows[rung] = row(server, rung, LATENCY_MS, BATCH, STEPS, step_s=step_s)
+        rows["stoker, unhindered"] = row(server, "stoker, warm", LATENCY_MS, BATCH, STEPS, step_s=0.0)
+    constants = calibrated(rows, data.count)
+    out = []
+    for rung, latency_ms, batch, readers, workers, reader_share in FORETOLD:
+        readers = readers or a.threads
+        # A step for fewer samples is as much shorter; Stoker gets one that its reader can hardly keep up with.
+        step = step_s * batch / BATCH if reader_share is None else reader_share * batch / rows["stoker, unhindered"]["samples_s"]
+        said = foretold(ctx, constants[rung], rung, latency_ms, batch, readers, workers or measure.CORES, step, a.depth)
+        with Server(data, latency_ms) as server:
+            steps = SERIAL_STEPS if rung == "serial" else STEPS * BATCH // batch
+            found = row(server, rung, latency_ms, batch, steps, readers=readers, workers=workers, step_s=step)
+        out.append({"rung": rung, "latency_ms": latency_ms, "batch": batch, "readers": readers, "workers": workers, "step_s": step,
+                    "foretold_ratio": said["wait_ratio"], "measured_ratio": found["wait_ratio"],
+                    "foretold_s": said["wait_seconds"] + step, "measured_s": found["wait_s"] + step})
+        results.add(dict(out[-1], what="validation"))
+    text = "\n".join([where, "", *table(out, step_s)]) + "\n"
+    results.write("table.md", text)
+    print(text)
+
+
+def table(out, step_s):
+    """Markdown: what was foretold, what was measured, and how far off it is."""
+    lines = ["Constants from %g ms, batches of %d, steps of %.2f s." % (LATENCY_MS, BATCH, step_s), "",
+             "| rung | latency | batch | readers | waiting, foretold | measured | error | seconds a step, foretold | measured | error |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
+    within = 0
+    for r in out:
+        errors = []
+        for name in ("ratio", "s"):
+            said, found = r["foretold_" + name], r["measured_" + name]
+            errors.append((said - found) / found if found > 1e-4 else 0.0)
+        within += all(abs(error) <= GOAL for error in errors)
+        readers = "%d x %d" % (r["workers"], r["readers"]) if r["workers"] else str(r["readers"])
+        lines.append("| %s | %g ms | %d | %s | %.1f %% | %.1f %% | %+.0f %% | %.2f | %.2f | %+.0f %% |" % (
+            r["rung"], r["latency_ms"], r["batch"], readers, 100 * r["foretold_ratio"], 100 * r["measured_ratio"],
+            100 * errors[0], r["foretold_s"], r["measured_s"], 100 * errors[1]))
+    return lines + ["", "Both within %.0f %%: %d of %d." % (100 * GOAL, within, len(out))]
