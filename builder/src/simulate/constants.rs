@@ -120,14 +120,16 @@ impl Constants {
             values.extend(measured(&object(path)?));
         }
         if let Some(path) = constants {
-            values.extend(object(path)?);
+            for (name, value) in object(path)? {
+                replace(&mut values, &name, value)?;
+            }
         }
         for word in set {
             let (name, number) = word.split_once('=').unwrap_or((word, ""));
             let number: Value = number
                 .parse()
                 .map_err(|_| refused(format!("no NAME=NUMBER: `{word}`")))?;
-            values.insert(name.to_owned(), number);
+            replace(&mut values, name, number)?;
         }
         let constants: Self = serde_json::from_value(Value::Object(values))
             .map_err(|error| refused(error.to_string()))?;
@@ -150,7 +152,7 @@ impl Constants {
             };
             if !(least..=most).contains(&number) {
                 return Err(refused(format!(
-                    "{name} must be {least} to {most}: `{value}`"
+                    "{name} must be {least:?} to {most:?}: `{value}`"
                 )));
             }
         }
@@ -193,6 +195,14 @@ fn measured(report: &Map<String, Value>) -> Map<String, Value> {
         .into_iter()
         .filter_map(|(name, value)| value.map(|value| (name.to_owned(), Value::from(value))));
     given.collect()
+}
+
+fn replace(values: &mut Map<String, Value>, name: &str, value: Value) -> Result<()> {
+    let place = values
+        .get_mut(name)
+        .ok_or_else(|| refused(format!("no constant is called `{name}`")))?;
+    *place = value;
+    Ok(())
 }
 
 fn object(path: &Path) -> Result<Map<String, Value>> {

@@ -1,6 +1,6 @@
 """scripts/bench/run validate: what `stoker simulate` foretells, and what is measured.
 
-The constants are taken from the ladder's rungs at 30 ms and batches of 256. Then other latencies, batch sizes and numbers of
+The constants are taken from the ladder's rungs at one latency and batch size. Then other latencies, batch sizes and numbers of
 readers are foretold from them, and measured. Nothing is fitted to what is foretold.
 """
 
@@ -13,23 +13,23 @@ from ladder.data import Data, Server
 from ladder.run import build, measured, options, spec_of
 from results import Results, machine
 
-LATENCY_MS, BATCH, STEPS, SERIAL_STEPS = 30, 256, 4, 3
+LATENCY_MS, STEPS, SERIAL_STEPS = 30, 4, 3
 GOAL = 0.20
-# rung, latency in ms, batch, readers, workers, how many times slower than Stoker's reader a step is (None: as in the ladder)
+# rung, latency in ms, share of the batch, readers, workers, step as a share of what Stoker's reader needs (None: as in the ladder)
 FORETOLD = [
-    ("serial", 5, 128, None, None, None),
-    ("serial", 100, 64, None, None, None),
-    ("threads", 5, 128, 32, None, None),
-    ("threads", 200, 256, 8, None, None),
-    ("async", 5, 128, 64, None, None),
-    ("async", 200, 128, 8, None, None),
-    ("threads + queue", 200, 256, 8, None, None),
-    ("threads + queue", 5, 128, 32, None, None),
-    ("async + queue", 5, 128, 64, None, None),
-    ("workers, references", 30, 128, 32, 1, None),
-    ("workers, references", 200, 256, 4, 2, None),
-    ("stoker, warm", 30, 128, None, None, 0.7),
-    ("stoker, warm", 30, 64, None, None, 0.9),
+    ("serial", 5, 1 / 2, None, None, None),
+    ("serial", 100, 1 / 4, None, None, None),
+    ("threads", 5, 1 / 2, 32, None, None),
+    ("threads", 200, 1, 8, None, None),
+    ("async", 5, 1 / 2, 64, None, None),
+    ("async", 200, 1 / 2, 8, None, None),
+    ("threads + queue", 200, 1, 8, None, None),
+    ("threads + queue", 5, 1 / 2, 32, None, None),
+    ("async + queue", 5, 1 / 2, 64, None, None),
+    ("workers, references", 30, 1 / 2, 32, 1, None),
+    ("workers, references", 200, 1, 4, 2, None),
+    ("stoker, warm", 30, 1 / 2, None, None, 0.7),
+    ("stoker, warm", 30, 1 / 4, None, None, 0.9),
 ]
 MODES = {"serial": "serial", "threads": "concurrent", "async": "concurrent", "threads + queue": "prefetch",
          "async + queue": "prefetch", "workers, references": "store-spread", "stoker, warm": "stoker"}
@@ -37,19 +37,19 @@ MODES = {"serial": "serial", "threads": "concurrent", "async": "concurrent", "th
 NOTHING = {"nic_gb_s": 1e6, "store_gb_s": 1e6, "store_gets": 1e9, "link_gb_s": 1e6, "disk_gb_s": 1e6, "variation": 0, "ranks": 1}
 
 
-def calibrated(rows, samples):
+def calibrated(rows, batch, samples):
     """Constants for each rung, from the rows of the ladder's setting."""
     serial = rows["serial"]
     overhead = serial["get_s"] - LATENCY_MS / 1000
-    copy = BATCH * serial["made_bytes"] / serial["take_s"] / 1e9
+    copy = batch * serial["made_bytes"] / serial["take_s"] / 1e9
     out = {}
     for rung, r in rows.items():
         prepare = serial["prepare_s"]
         if rung in ("threads", "async"):
             # Threads of one process get in each other's way: what one sample takes of all cores together.
-            prepare = (r["wait_s"] - r["take_s"] - serial["get_s"]) * measure.CORES / BATCH
+            prepare = (r["wait_s"] - r["take_s"] - serial["get_s"]) * measure.CORES / batch
         elif rung.startswith("workers"):
-            prepare = max(prepare, (r["wait_s"] + r["step_s"]) * measure.CORES / BATCH) if r["wait_ratio"] > 0.02 else prepare
+            prepare = max(prepare, (r["wait_s"] + r["step_s"]) * measure.CORES / batch) if r["wait_ratio"] > 0.02 else prepare
         out[rung] = {"prepare_seconds": prepare, "copy_gb_s": copy, "made_bytes": serial["made_bytes"], "get_overhead": overhead,
                      "samples": samples, **NOTHING}
     for queued in ("threads", "async"):
@@ -75,11 +75,12 @@ def foretold(ctx, constants, rung, latency_ms, batch, readers, workers, step_s, 
 
 def main(ctx, argv):
     p = argparse.ArgumentParser(prog="scripts/bench/run validate", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--batch", type=int, default=256, help="samples of a step where the constants are taken (256)")
     options(p)
     a = p.parse_args(argv)
     results = Results(ctx.work / "validate")
     where = machine()
-    data = Data(ctx.work, ctx.model, (STEPS + 5) * BATCH, a.max_pixels)
+    data = Data(ctx.work, ctx.model, (STEPS + 5) * a.batch, a.max_pixels)
     data.make()
 
     def row(server, rung, latency_ms, batch, steps, **given):
@@ -87,33 +88,33 @@ def main(ctx, argv):
 
     with Server(data, LATENCY_MS) as server:
         build(ctx, a, results, data, server, LATENCY_MS)
-        rows = {"serial": row(server, "serial", LATENCY_MS, BATCH, SERIAL_STEPS)}
+        rows = {"serial": row(server, "serial", LATENCY_MS, a.batch, SERIAL_STEPS)}
         step_s = rows["serial"]["step_s"]
         for rung in ("threads", "async", "workers, references", "stoker, warm"):
-            rows[rung] = row(server, rung, LATENCY_MS, BATCH, STEPS, step_s=step_s)
-        rows["stoker, unhindered"] = row(server, "stoker, warm", LATENCY_MS, BATCH, STEPS, step_s=0.0)
-    constants = calibrated(rows, data.count)
+            rows[rung] = row(server, rung, LATENCY_MS, a.batch, STEPS, step_s=step_s)
+        rows["stoker, unhindered"] = row(server, "stoker, warm", LATENCY_MS, a.batch, STEPS, step_s=0.0)
+    constants = calibrated(rows, a.batch, data.count)
     out = []
-    for rung, latency_ms, batch, readers, workers, reader_share in FORETOLD:
-        readers = readers or a.threads
+    for rung, latency_ms, batch_share, readers, workers, reader_share in FORETOLD:
+        batch, readers = int(a.batch * batch_share), readers or a.threads
         # A step for fewer samples is as much shorter; Stoker gets one that its reader can hardly keep up with.
-        step = step_s * batch / BATCH if reader_share is None else reader_share * batch / rows["stoker, unhindered"]["samples_s"]
+        step = step_s * batch_share if reader_share is None else reader_share * batch / rows["stoker, unhindered"]["samples_s"]
         said = foretold(ctx, constants[rung], rung, latency_ms, batch, readers, workers or measure.CORES, step, a.depth)
         with Server(data, latency_ms) as server:
-            steps = SERIAL_STEPS if rung == "serial" else STEPS * BATCH // batch
+            steps = SERIAL_STEPS if rung == "serial" else STEPS * a.batch // batch
             found = row(server, rung, latency_ms, batch, steps, readers=readers, workers=workers, step_s=step)
         out.append({"rung": rung, "latency_ms": latency_ms, "batch": batch, "readers": readers, "workers": workers, "step_s": step,
                     "foretold_ratio": said["wait_ratio"], "measured_ratio": found["wait_ratio"],
                     "foretold_s": said["wait_seconds"] + step, "measured_s": found["wait_s"] + step})
         results.add(dict(out[-1], what="validation"))
-    text = "\n".join([where, "", *table(out, step_s)]) + "\n"
+    text = "\n".join([where, "", *table(a, out, step_s)]) + "\n"
     results.write("table.md", text)
     print(text)
 
 
-def table(out, step_s):
+def table(a, out, step_s):
     """Markdown: what was foretold, what was measured, and how far off it is."""
-    lines = ["Constants from %g ms, batches of %d, steps of %.2f s." % (LATENCY_MS, BATCH, step_s), "",
+    lines = ["Constants from %g ms, batches of %d, steps of %.2f s." % (LATENCY_MS, a.batch, step_s), "",
              "| rung | latency | batch | readers | waiting, foretold | measured | error | seconds a step, foretold | measured | error |",
              "|---|---|---|---|---|---|---|---|---|---|"]
     within = 0
