@@ -47,18 +47,25 @@ def spec_of(ctx, a, rung, batch, latency_ms, steps, readers=None, workers=None, 
 IDENTITY = ("rung", "batch", "latency_ms", "readers", "workers", "micro", "max_pixels", "depth", "target", "steps")
 
 
+def known(results, spec):
+    """The last row of one rung with the same settings, or None."""
+    identity = {name: spec[name] for name in IDENTITY}
+    if spec["rung"] != "serial":
+        identity["step_s"] = spec["step_s"]
+    return results.latest(what="rung", **identity)
+
+
 def measured(ctx, a, results, data, server, spec):
     """The row of one rung: an earlier one of the same settings, or a new one."""
-    identity = {name: spec[name] for name in IDENTITY}
-    wanted = identity if spec["rung"] == "serial" else dict(identity, step_s=spec["step_s"])
-    row = None if a.fresh else results.latest(what="rung", **wanted)
+    row = None if a.fresh else known(results, spec)
     if row is None:
         print("measuring: %s, batch %d, %g ms" % (spec["rung"], spec["batch"], spec["latency_ms"]), file=sys.stderr)
         if spec["rung"] == "stoker, cold":
             drop_pages(spec["cache"])
         elif spec["rung"] == "stoker, warm":
             touch_pages(spec["cache"])
-        row = results.add({"what": "rung", **identity, **process(ctx, dict(spec, records=data.count, endpoint=server.endpoint))})
+        done = process(ctx, dict(spec, records=data.count, endpoint=server.endpoint))
+        row = results.add({"what": "rung", **{name: spec[name] for name in IDENTITY}, **done})
     return row
 
 
@@ -101,7 +108,7 @@ def main(ctx, argv):
     p.add_argument("--latency-ms", type=float, default=30, help="injected into every answer of the server (30)")
     p.add_argument("--steps", type=int, default=7, help="steps of a rung, the first one with it (7)")
     p.add_argument("--serial-steps", type=int, default=3, help="the same of the serial rung (3)")
-    p.add_argument("--rungs", help="some of: %s; separated by ; (all)" % "; ".join(NAMES))
+    p.add_argument("--rungs", help="measure only some of: %s; separated by ; (all)" % "; ".join(NAMES))
     options(p)
     a = p.parse_args(argv)
     if a.batch % a.micro:
@@ -117,12 +124,15 @@ def main(ctx, argv):
     data.make()
     with Server(data, a.latency_ms) as server:
         cost = build(ctx, a, results, data, server, a.latency_ms)
-        serial = measured(ctx, a, results, data, server, spec_of(ctx, a, "serial", a.batch, a.latency_ms, a.serial_steps))
-        rows = [serial]
-        for name in chosen:
-            if name != "serial":
-                spec = spec_of(ctx, a, name, a.batch, a.latency_ms, a.steps, step_s=serial["step_s"])
-                rows.append(measured(ctx, a, results, data, server, spec))
+        rows = []
+        for name in NAMES:
+            steps = a.serial_steps if name == "serial" else a.steps
+            spec = spec_of(ctx, a, name, a.batch, a.latency_ms, steps, step_s=rows[0]["step_s"] if rows else None)
+            row = None if name in chosen else known(results, spec)
+            # The serial rung says how long a step is, so there is none without it.
+            if name in chosen or (row is None and name == "serial"):
+                row = measured(ctx, a, results, data, server, spec)
+            rows += [row] if row else []
     text = "\n".join([where, "", *table(a, rows), "", *payback(a, rows, cost), "", *floors(rows)]) + "\n"
     results.write("table.md", text)
     results.write("timeline.svg", plot.timeline(rows))
@@ -159,7 +169,7 @@ def payback(a, rows, cost):
 
 def floors(rows):
     """Whether each floor is met."""
-    out = []
+    out = ["- %s had %.2f GB from the disk" % (r["rung"], r["read_bytes"] / 1e9) for r in rows if r["rung"] == "stoker, cold"]
     for r in rows:
         if r["rung"].startswith("stoker"):
             for what, value, floor, unit in (("waiting", 100 * r["wait_ratio"], 100 * FLOOR_RATIO, "%"),

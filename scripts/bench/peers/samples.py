@@ -42,7 +42,9 @@ class Samples:
 
     @staticmethod
     def digest(ids, patches):
-        return hashlib.blake2b(patches.data, digest_size=16, key=hashlib.blake2b(ids.data).digest()[:16]).digest()
+        both = hashlib.blake2b(ids.data, digest_size=16)
+        both.update(patches.data)
+        return both.hexdigest()
 
 
 class Sink:
