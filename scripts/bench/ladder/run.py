@@ -85,8 +85,9 @@ def process(ctx, spec):
     return dict(json.loads(out.splitlines()[-1]), peak_bytes=memory.peak)
 
 
-def build(ctx, a, results, data, server, latency_ms):
-    """The cache, made from the server as from S3; -> what it cost. Made anew unless it is whole and known."""
+def build(ctx, a, data, server, latency_ms):
+    """The cache, made from the server as from S3; -> what it cost. Made anew unless it is the last one that was made here."""
+    results = Results(ctx.work / "ladder")
     identity = {"what": "build", "records": data.count, "max_pixels": a.max_pixels, "latency_ms": latency_ms}
     cache = ctx.work / "ladder" / "cache"
     row = results.latest(**identity)
@@ -123,7 +124,7 @@ def main(ctx, argv):
     data = Data(ctx.work, ctx.model, (a.steps + 2) * a.batch, a.max_pixels)
     data.make()
     with Server(data, a.latency_ms) as server:
-        cost = build(ctx, a, results, data, server, a.latency_ms)
+        cost = build(ctx, a, data, server, a.latency_ms)
         rows = []
         for name in NAMES:
             steps = a.serial_steps if name == "serial" else a.steps

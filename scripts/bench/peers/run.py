@@ -52,7 +52,7 @@ def main(ctx, argv):
     data = Data(ctx.work, ctx.model, a.records, a.max_pixels)
     data.make()
     with Server(data, LATENCY_MS) as server:
-        build(ctx, a, Results(ctx.work / "ladder"), data, server, LATENCY_MS)
+        build(ctx, a, data, server, LATENCY_MS)
     cache = ctx.work / "ladder" / "cache"
     rows = {}
     for name in chosen:
@@ -91,8 +91,9 @@ def faults(row, records):
 
 def table(chosen, rows, records):
     """Markdown: rates in GB a second, and a CPU second in brackets."""
-    out = ["| format | version | every byte right | write | sequential | shuffled | cold, shuffled | first sample | resume at half | first after it | within 64 | peak memory |",
-           "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    names = ["format", "version", "every byte right", "write", "sequential", "shuffled", "cold, shuffled", "first sample", "resume at half",
+             "first after it", "within 64", "peak memory"]
+    out = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
 
     def rate(name, phase):
         row = rows[name, phase]

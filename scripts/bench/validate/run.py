@@ -87,7 +87,7 @@ def main(ctx, argv):
         return measured(ctx, a, results, data, server, spec_of(ctx, a, rung, batch, latency_ms, steps, **given))
 
     with Server(data, LATENCY_MS) as server:
-        build(ctx, a, results, data, server, LATENCY_MS)
+        build(ctx, a, data, server, LATENCY_MS)
         rows = {"serial": row(server, "serial", LATENCY_MS, a.batch, SERIAL_STEPS)}
         step_s = rows["serial"]["step_s"]
         for rung in ("threads", "async", "workers, references", "stoker, warm"):
