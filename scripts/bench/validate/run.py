@@ -44,16 +44,16 @@ def calibrated(rows, batch, samples):
     copy = batch * serial["made_bytes"] / serial["take_s"] / 1e9
     out = {}
     for rung, r in rows.items():
-        prepare = serial["prepare_s"]
+        prepare = out.get(rung.removesuffix(" + queue"), {}).get("prepare_seconds", serial["prepare_s"])
         if rung in ("threads", "async"):
             # Threads of one process get in each other's way: what one sample takes of all cores together.
             prepare = (r["wait_s"] - r["take_s"] - serial["get_s"]) * measure.CORES / batch
-        elif rung.startswith("workers"):
-            prepare = max(prepare, (r["wait_s"] + r["step_s"]) * measure.CORES / batch) if r["wait_ratio"] > 0.02 else prepare
+        elif rung != "serial" and r["wait_ratio"] > 0.02:
+            # Making a batch ahead takes as long as the whole cycle, as long as the trainer waits for it at all.
+            latency = serial["get_s"] if rung.endswith("queue") else 0
+            prepare = (r["wait_s"] + r["step_s"] - latency) * measure.CORES / batch
         out[rung] = {"prepare_seconds": prepare, "copy_gb_s": copy, "made_bytes": serial["made_bytes"], "get_overhead": overhead,
                      "samples": samples, **NOTHING}
-    for queued in ("threads", "async"):
-        out[queued + " + queue"] = out[queued]
     out["stoker, warm"]["read_seconds"] = 1 / rows["stoker, unhindered"]["samples_s"]
     return out
 
@@ -90,7 +90,7 @@ def main(ctx, argv):
         build(ctx, a, data, server, LATENCY_MS)
         rows = {"serial": row(server, "serial", LATENCY_MS, a.batch, SERIAL_STEPS)}
         step_s = rows["serial"]["step_s"]
-        for rung in ("threads", "async", "workers, references", "stoker, warm"):
+        for rung in ("threads", "async", "threads + queue", "async + queue", "workers, references", "stoker, warm"):
             rows[rung] = row(server, rung, LATENCY_MS, a.batch, STEPS, step_s=step_s)
         rows["stoker, unhindered"] = row(server, "stoker, warm", LATENCY_MS, a.batch, STEPS, step_s=0.0)
     constants = calibrated(rows, a.batch, data.count)
