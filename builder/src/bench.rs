@@ -1,23 +1,27 @@
-//! What a machine can read of a cache: memory, disk, link to the GPU, and the reader beside them.
+//! What a machine can read of a cache: memory, disk, link to the GPU, and the reader beside them; and what preparing costs.
 //!
 //! Owns the measurements behind `stoker bench`. Invariant: every rate is measured here and now, on the cache's own bytes
 //! where it has enough; what cannot be measured is absent.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use stoker_formats::FileName;
 use stoker_reader::device::{self, DeviceOptions};
 use stoker_reader::{CacheFiles, PlainMemory, Reader, ReaderOptions, Step};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::image::Preparer;
 
 /// Bytes of one copy, read or upload.
 const PIECE: usize = 8 << 20;
+/// Images that are prepared, again and again.
+const PICTURES: usize = 64;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -30,6 +34,8 @@ pub struct Options {
     pub batch_size: u32,
     /// Seconds of one training step.
     pub step: Option<f64>,
+    /// A folder of images to prepare.
+    pub images: Option<PathBuf>,
     /// Seconds of each measurement.
     pub seconds: f64,
 }
@@ -53,6 +59,14 @@ pub struct Report {
     pub first_batch_seconds: f64,
     /// The stage that held the reader back.
     pub limit: &'static str,
+    /// Bytes of a sample in the shards, on average.
+    pub sample_bytes: f64,
+    /// Bytes of an encoded image, on average; none where no images were given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_bytes: Option<f64>,
+    /// Seconds in which one core decodes, resizes and patchifies one of them by the cache's recipe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prepare_seconds: Option<f64>,
     /// Samples of a micro-batch.
     pub batch_size: u32,
     /// Seconds of a step, as given.
@@ -81,6 +95,12 @@ impl Report {
             self.first_batch_seconds,
             self.limit,
         );
+        if let Some(seconds) = self.prepare_seconds {
+            let (ms, images) = (seconds * 1e3, 1.0 / seconds);
+            text.push_str(&format!(
+                "preparing       {ms:.1} ms an image, {images:.0} images a second and core\n"
+            ));
+        }
         if let (Some(step), Some(starves)) = (self.step_seconds, self.starves) {
             let verdict = if starves {
                 "would wait"
@@ -104,6 +124,10 @@ pub fn run(options: &Options) -> Result<Report> {
     let time = Duration::from_secs_f64(options.seconds);
     let files = CacheFiles::open(&options.cache)?;
     let (reader_gb_s, reader_batches_s, first_batch_seconds, limit) = read(options, time)?;
+    let images = options.images.as_deref().map(pictures).transpose()?;
+    let prepared = images
+        .as_deref()
+        .map(|images| prepare(&files, images, time));
     Ok(Report {
         memcpy_gb_s: memcpy(time)?,
         disk_gb_s: disk(&files, time)?,
@@ -112,6 +136,9 @@ pub fn run(options: &Options) -> Result<Report> {
         reader_batches_s,
         first_batch_seconds,
         limit,
+        sample_bytes: sample_bytes(&files),
+        source_bytes: images.as_deref().map(mean_bytes),
+        prepare_seconds: prepared.transpose()?,
         batch_size: options.batch_size,
         step_seconds: options.step,
         starves: options.step.map(|step| reader_batches_s * step < 1.0),
@@ -146,7 +173,7 @@ fn memcpy(time: Duration) -> Result<f64> {
 fn disk(files: &CacheFiles, time: Duration) -> Result<Option<f64>> {
     let mut shards = Vec::new();
     for file in files.expected() {
-        if let stoker_formats::FileName::Shard { .. } = file.name {
+        if let FileName::Shard { .. } = file.name {
             let path = files.path(file.folder, file.name);
             let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
             let open = OpenOptions::new()
@@ -186,6 +213,61 @@ fn gpu_link(time: Duration) -> Option<f64> {
         device.upload(staged).map(|upload| upload.bytes() as u64)
     })
     .ok()
+}
+
+fn sample_bytes(files: &CacheFiles) -> f64 {
+    let shards = files.expected().filter_map(|file| match file.name {
+        FileName::Shard { .. } => Some(file.entry.bytes),
+        _ => None,
+    });
+    let samples: u64 = (files.manifest().splits.iter())
+        .map(|split| split.samples)
+        .sum();
+    shards.sum::<u64>() as f64 / samples.max(1) as f64
+}
+
+/// Some of the files in `folder`, by name.
+fn pictures(folder: &Path) -> Result<Vec<Vec<u8>>> {
+    let listed = fs::read_dir(folder).map_err(Error::io("list", folder))?;
+    let mut paths: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.is_file());
+    paths.sort();
+    paths.truncate(PICTURES);
+    if paths.is_empty() {
+        return Err(Error::Usage {
+            what: format!("no files in `{}`", folder.display()),
+            hint: "give a folder with images of the data set".into(),
+        });
+    }
+    let read = |path: &PathBuf| fs::read(path).map_err(Error::io("read", path));
+    paths.iter().map(read).collect()
+}
+
+fn mean_bytes(pictures: &[Vec<u8>]) -> f64 {
+    pictures.iter().map(Vec::len).sum::<usize>() as f64 / pictures.len() as f64
+}
+
+/// Seconds that one core needs to prepare one of `pictures` by the cache's recipe.
+fn prepare(files: &CacheFiles, pictures: &[Vec<u8>], time: Duration) -> Result<f64> {
+    let refused = |what: String| Error::Usage {
+        what,
+        hint: "give a folder that holds images of the data set and nothing else".into(),
+    };
+    let recipe = serde_json::from_value(files.manifest().recipe["image"].clone())
+        .map_err(|error| refused(format!("the recipe cannot be followed: `{error}`")))?;
+    let mut preparer = Preparer::new(recipe);
+    let mut patches = Vec::new();
+    let mut next = pictures.iter().cycle();
+    let (mut done, started) = (0u32, Instant::now());
+    while started.elapsed() < time || (done as usize) < pictures.len() {
+        let Some(picture) = next.next() else { break };
+        let prepared = preparer
+            .prepare_into(picture, patches)
+            .map_err(|reject| refused(format!("an image was rejected: `{}`", reject.message)))?;
+        patches = prepared.patches;
+        done += 1;
+    }
+    Ok(started.elapsed().as_secs_f64() / f64::from(done))
 }
 
 fn read(options: &Options, time: Duration) -> Result<(f64, f64, f64, &'static str)> {

@@ -22,6 +22,7 @@ mod records;
 pub mod reject;
 pub mod remote;
 pub mod repair;
+pub mod simulate;
 pub mod source;
 pub mod stats;
 pub mod sync;

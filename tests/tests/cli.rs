@@ -47,6 +47,7 @@ fn help() {
         ("help_stats", &["stats", "--help"]),
         ("help_read", &["read", "--help"]),
         ("help_bench", &["bench", "--help"]),
+        ("help_simulate", &["simulate", "--help"]),
         ("version", &["--version"]),
         ("no_command", &[]),
     ] {
@@ -281,4 +282,83 @@ fn text_only_data_needs_no_image() {
     let folder = corpus.path().display().to_string();
     snapshot::check("build_text_only", &run.end(), &[(&folder, "[FOLDER]")]);
     drop(scene);
+}
+
+#[test]
+fn simulating_a_cluster() {
+    let scene = Scene::new();
+    let simulate = || Run::stoker(["simulate", "--steps", "10", "--nodes", "1,8,1024"]);
+    scene.check("simulate", &simulate());
+    for (name, word) in [
+        ("simulate_no_such", "speed=3"),
+        ("simulate_no_number", "nic_gb_s=fast"),
+        ("simulate_too_little", "nic_gb_s=0"),
+    ] {
+        scene.check(name, &simulate().args(["--set", word]));
+    }
+    let plot = scene.corpus.path().join("plot.svg");
+    let report = simulate()
+        .args(["--set", "nic_gb_s=1", "--json", "--plot"])
+        .args([&plot])
+        .end()
+        .expect_code(0)
+        .json();
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(3 * 7));
+    let svg = fs::read_to_string(&plot).expect("a plot");
+    assert_eq!(svg.matches("<polyline").count(), 3 * 7);
+
+    // What was printed can be given back.
+    let constants = scene.corpus.path().join("constants.json");
+    fs::write(&constants, report["constants"].to_string()).expect("constants");
+    let again = simulate()
+        .args(["--json", "--constants"])
+        .args([&constants]);
+    assert_eq!(again.end().expect_code(0).json(), report);
+}
+
+#[test]
+fn what_bench_measures_feeds_a_simulation() {
+    let scene = Scene::new();
+    let _ = scene.build().end().expect_code(0);
+    let images = scene.corpus.path().join("pictures");
+    fs::create_dir(&images).expect("a folder");
+    let bench = || {
+        scene
+            .on_cache("bench")
+            .args([
+                "--batch-size",
+                "1",
+                "--seconds",
+                "0.05",
+                "--json",
+                "--images",
+            ])
+            .args([&images])
+    };
+    scene.check("bench_no_images", &bench());
+    let picture = scene.corpus.data().join("images/000.png");
+    fs::copy(&picture, images.join("000.png")).expect("a picture");
+    let ended = bench().end().expect_code(0);
+    let report = ended.json();
+    let bytes = fs::metadata(&picture).expect("a picture").len();
+    assert_eq!(report["source_bytes"].as_f64(), Some(bytes as f64));
+
+    let file = scene.corpus.path().join("bench.json");
+    fs::write(&file, &ended.stdout).expect("a report");
+    let simulate = Run::stoker([
+        "simulate", "--nodes", "1", "--steps", "2", "--json", "--bench",
+    ]);
+    let constants = &simulate.args([&file]).end().expect_code(0).json()["constants"];
+    for (name, of) in [
+        ("prepare_seconds", "prepare_seconds"),
+        ("source_bytes", "source_bytes"),
+        ("cached_bytes", "sample_bytes"),
+        ("copy_gb_s", "memcpy_gb_s"),
+        ("open_seconds", "first_batch_seconds"),
+    ] {
+        assert!(report[of].as_f64().is_some_and(|value| value > 0.0), "{of}");
+        assert_eq!(constants[name], report[of], "{name}");
+    }
+    fs::write(images.join("001.png"), b"no picture").expect("a file");
+    scene.check("bench_bad_image", &bench());
 }

@@ -52,6 +52,8 @@ pub(crate) enum Command {
     Read(ReadArgs),
     /// Say what this machine can read, and whether a training step would wait
     Bench(BenchArgs),
+    /// Say how long 1 to 1,024 nodes would wait for data, fed in seven ways
+    Simulate(SimulateArgs),
     /// Prepare one image given on stdin and exit (used by the builder itself)
     #[command(hide = true)]
     TryImage(TryImageArgs),
@@ -424,9 +426,41 @@ pub(crate) struct BenchArgs {
     /// Seconds of one training step on a micro-batch: says whether it would wait
     #[arg(long, value_name = "SECONDS")]
     pub(crate) step: Option<f64>,
+    /// A folder of the data set's images: says how many one core prepares in a second
+    #[arg(long, value_name = "DIR")]
+    pub(crate) images: Option<PathBuf>,
     /// Seconds of each measurement
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
     pub(crate) seconds: f64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// Numbers of nodes
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128,256,512,1024", value_name = "K,...",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) nodes: Vec<u32>,
+    /// What `stoker bench --json` printed: its figures replace the defaults
+    #[arg(long, value_name = "FILE")]
+    pub(crate) bench: Option<PathBuf>,
+    /// A JSON object of constants, as under "constants" in the output of --json; what is left out keeps its value
+    #[arg(long, value_name = "FILE")]
+    pub(crate) constants: Option<PathBuf>,
+    /// One constant, such as nic_gb_s=25 (may be repeated)
+    #[arg(long, value_name = "NAME=NUMBER")]
+    pub(crate) set: Vec<String>,
+    /// Training steps of each run
+    #[arg(long, default_value_t = 40, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub(crate) steps: u32,
+    /// Seed of latencies and times that vary
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) seed: u64,
+    /// Write a plot
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

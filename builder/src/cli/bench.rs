@@ -24,6 +24,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
         split: args.split.clone(),
         batch_size: args.batch_size,
         step: args.step,
+        images: args.images.clone(),
         seconds: args.seconds,
     })?;
     if args.json {

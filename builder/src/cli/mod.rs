@@ -13,6 +13,7 @@ mod read;
 mod remote;
 mod remote_args;
 mod repair;
+mod simulate;
 mod stats;
 mod sync;
 mod try_image;
@@ -71,6 +72,7 @@ fn dispatch(command: &Command) -> Result<u8> {
         Command::Repair(args) => repair::run(args),
         Command::Read(args) => read::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Simulate(args) => simulate::run(args),
         Command::TryImage(args) => try_image::run(args).map(|()| DONE),
     }
 }

@@ -1,0 +1,1 @@
+"""Corpus, server and measuring of the builder's benchmark; other benchmarks import them from here."""

@@ -1,0 +1,1 @@
+"""Whether `stoker simulate` foretells what is measured."""
