@@ -164,7 +164,7 @@ fn check_manifest(
         return Ok(true);
     }
     let uri = store.uri(MANIFEST_NAME);
-    let other = match Manifest::parse(&there) {
+    let other = match Manifest::parse(there) {
         Err(error) if error.is_newer() => return Err(error.in_file(uri).into()),
         other => other.ok(),
     };

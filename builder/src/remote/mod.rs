@@ -123,8 +123,8 @@ impl Remote {
                     "give the URI that `stoker push` was given, or the folder of a committed cache"
                         .into(),
             })?;
-        let manifest =
-            Manifest::parse(&bytes).map_err(|error| error.in_file(store.uri(MANIFEST_NAME)))?;
+        let manifest = Manifest::parse(bytes.clone())
+            .map_err(|error| error.in_file(store.uri(MANIFEST_NAME)))?;
         Ok(Self::of(store, manifest, bytes))
     }
 
