@@ -122,8 +122,6 @@ impl<W: Work> Pipeline<W> {
     pub(crate) fn next(&self, timeout: Option<Duration>) -> Next<W::Done> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         let mut queue = lock(&self.core.queue);
-        queue.waiting = true;
-        self.core.room.notify_all();
         let found = loop {
             let number = queue.deliver;
             if let Some((done, permit)) = queue.done.remove(&number) {
@@ -132,6 +130,10 @@ impl<W: Work> Pipeline<W> {
             }
             if queue.stop || queue.end.is_some_and(|end| end <= number) {
                 break Next::Ended;
+            }
+            if !queue.waiting {
+                queue.waiting = true;
+                self.core.room.notify_all();
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             queue = match left {
