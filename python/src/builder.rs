@@ -108,13 +108,22 @@ pub(crate) fn sync(py: Python<'_>, args: Vec<OsString>, progress: bool) -> PyRes
     })
 }
 
-/// Mends a cache as `stoker repair` with `args` does. Damage that remains stands in the report.
+/// Mends a cache as `stoker repair` with `args` does; `trial` is the command of a child that tries images. Damage that remains
+/// stands in the report.
 #[pyfunction]
-#[pyo3(signature = (args, progress))]
-pub(crate) fn repair(py: Python<'_>, args: Vec<OsString>, progress: bool) -> PyResult<String> {
+#[pyo3(signature = (args, trial, progress))]
+pub(crate) fn repair(
+    py: Python<'_>,
+    args: Vec<OsString>,
+    trial: Vec<OsString>,
+    progress: bool,
+) -> PyResult<String> {
     let mut request = cli::repair_request(args).map_err(builder_error)?;
+    if let repairing::Good::Source(options) = &mut request.good {
+        options.trial_program = Some(trial);
+    }
     request.show = progress;
-    let stop = request.options.stop.clone();
+    let stop = request.stop.clone();
     answer(py, &stop, move || {
         let runtime = cli::runtime()?;
         json(&repairing::repair(&request, runtime.handle().clone())?)

@@ -58,43 +58,40 @@ def build(
     images and records), and `images`, `records`, `bytes_in`, `bytes_out` and `rejects` so far. An exception that it
     raises stops the build like Ctrl-C.
     """
-    # One word for each, so that a value that begins with a dash is a value.
-    args = [f"--input={source}" for source in _several(input)]
-    options = {
-        "model": model,
-        "output": output,
-        "image-root": image_root,
-        "schema": schema,
-        "image-tag": image_tag,
-        "profile": profile,
-        "transformers": transformers,
-        "min-pixels": min_pixels,
-        "max-pixels": max_pixels,
-        "max-tokens": max_tokens,
-        "overlong": overlong,
-        "label-rule": label_rule,
-        "seed": seed,
-        "partitions": partitions,
-        "shard-bytes": shard_bytes,
-        "on-reject": on_reject,
-        "max-rejects": max_rejects,
-        "threads": threads,
-        "memory-budget": memory_budget,
-        "s3-endpoint": s3_endpoint,
-        "worker": worker if worker is None or isinstance(worker, (int, str)) else ",".join(map(str, worker)),
-        "workers": workers,
-    }
-    args += _given(options)
-    if isinstance(split, Mapping):
-        split = [f"{name}={share}" for name, share in split.items()]
-    args += [f"--split={share}" for share in _several(split or [])]
-    args += [f"--allow-bucket={bucket}" for bucket in _several(allow_bucket or [])]
-    for name, given in {"restart": restart, "prune": prune, "dry-run": dry_run}.items():
-        if given:
-            args.append(f"--{name}")
-    trial = [sys.executable, "-m", "stoker"]
+    args = _build_args(
+        {
+            "input": input,
+            "model": model,
+            "output": output,
+            "image_root": image_root,
+            "schema": schema,
+            "image_tag": image_tag,
+            "profile": profile,
+            "transformers": transformers,
+            "min_pixels": min_pixels,
+            "max_pixels": max_pixels,
+            "max_tokens": max_tokens,
+            "overlong": overlong,
+            "label_rule": label_rule,
+            "seed": seed,
+            "partitions": partitions,
+            "shard_bytes": shard_bytes,
+            "split": split,
+            "on_reject": on_reject,
+            "max_rejects": max_rejects,
+            "threads": threads,
+            "memory_budget": memory_budget,
+            "s3_endpoint": s3_endpoint,
+            "allow_bucket": allow_bucket,
+            "worker": worker if worker is None or isinstance(worker, (int, str)) else ",".join(map(str, worker)),
+            "workers": workers,
+            "restart": restart,
+            "prune": prune,
+            "dry_run": dry_run,
+        }
+    )
     report = (lambda text: progress(parsed(text))) if callable(progress) else None
-    return parsed(_stoker.build(args, trial, progress is True, report))
+    return parsed(_stoker.build(args, _trial(), progress is True, report))
 
 
 def commit(
@@ -102,13 +99,14 @@ def commit(
     *,
     output: str | os.PathLike[str],
     prune: bool = False,
+    s3_endpoint: str | None = None,
 ) -> dict[str, Any]:
     """Put the parts of several workers together in the folder `output`, and give what `stoker commit --json` prints.
 
-    `parts` are the output folders of part builds, or copies of them without shards; `output` may be one of them. Its
+    `parts` are the output folders of part builds, or copies of them without shards, also at s3://; `output` may be one of them. Its
     `placement`, the partitions of each worker, is the `placement` of a `Reader` if worker k's part is on node k.
     """
-    args = _given({"output": output}) + ["--prune"] * prune
+    args = _given({"output": output, "s3-endpoint": s3_endpoint}) + ["--prune"] * prune
     return parsed(_stoker.commit([*args, "--", *_several(parts)]))
 
 
@@ -193,18 +191,24 @@ def sync(
 
 def repair(
     cache: str | os.PathLike[str],
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | None = None,
     *,
+    rebuild: Mapping[str, Any] | None = None,
     threads: int | None = None,
     s3_endpoint: str | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Bring damaged and missing files of a cache again from where it was pushed to: what `stoker repair --from SOURCE --json` prints.
+    """Make damaged and missing files of a cache good again, and give what `stoker repair --json` prints.
 
-    Damage that remains raises nothing: it stands in the report, whose `sound` is then False.
+    Good bytes come from `source`, where the cache was pushed to; or, with `rebuild`, from the inputs: the arguments that
+    `build` was given, all but `output`. Damage that remains raises nothing: it stands in the report, whose `sound` is then False.
     """
-    args = _given({"from": source, "threads": threads, "s3-endpoint": s3_endpoint})
-    return parsed(_stoker.repair([*args, "--", os.fspath(cache)], progress))
+    if (source is None) == (rebuild is None):
+        raise ConfigError("a repair takes source or rebuild", "give one of them")
+    args = _given({"from": source, "threads": threads, "s3-endpoint": s3_endpoint}) + [os.fspath(cache)]
+    if rebuild is not None:
+        args += ["--rebuild", "--", *_build_args(rebuild)]
+    return parsed(_stoker.repair(args, _trial(), progress))
 
 
 def verify(cache: str | os.PathLike[str], *, deep: bool = False, progress: bool = True) -> dict[str, Any]:
@@ -261,10 +265,31 @@ def parsed(text: str) -> dict[str, Any]:
     return value
 
 
+def _trial() -> list[str]:
+    """The command of a child that tries an image."""
+    return [sys.executable, "-m", "stoker"]
+
+
+def _build_args(options: Mapping[str, Any]) -> list[str]:
+    """The arguments of `build` as those of the command: several values of one option each by itself, True as a flag."""
+    args = []
+    for name, value in options.items():
+        option = name.replace("_", "-")
+        if isinstance(value, Mapping):
+            value = [f"{key}={share}" for key, share in value.items()]
+        if value is True:
+            args.append(f"--{option}")
+        elif value is False or value is None or isinstance(value, (int, float, str, os.PathLike)):
+            args += _given({option: None if value is False else value})
+        else:
+            args += [word for one in value for word in _given({option: one})]
+    return args
+
+
 def _given(options: Mapping[str, Any]) -> list[str]:
     """The options that are not None, in one word each, so that a value that begins with a dash is a value."""
     given = {name: value for name, value in options.items() if value is not None}
-    return [f"--{name}={value if isinstance(value, (int, str)) else os.fspath(value)}" for name, value in given.items()]
+    return [f"--{name}={value if isinstance(value, (int, float, str)) else os.fspath(value)}" for name, value in given.items()]
 
 
 def _several(values: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:

@@ -87,6 +87,23 @@ def test_a_cache_is_pushed_synced_and_repaired(cache: Path, tmp_path: Path) -> N
         stoker.sync(remote, share, node=2, nodes=2, progress=False)
 
 
+def test_a_cache_is_repaired_from_its_source(cache: Path, copy_cache) -> None:
+    cache = copy_cache(cache)
+    shard = next(cache.glob("images-*/shards/*.arrow"))
+    good = shard.read_bytes()
+    shard.chmod(0o644)
+    shard.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    options = {"input": [SOURCE], "model": MODEL, "min_pixels": 1024, "max_pixels": 4096, "partitions": 2}
+    repaired = stoker.repair(cache, rebuild=options, progress=False)
+    assert repaired["sound"] and len(repaired["damages"]) == 1
+    assert shard.read_bytes() == good
+    with pytest.raises(stoker.errors.ConfigError, match="recipe.seed"):
+        stoker.repair(cache, rebuild={**options, "seed": 1}, progress=False)
+    for wrong in ({}, {"source": "/nowhere", "rebuild": options}):
+        with pytest.raises(stoker.errors.ConfigError, match="source or rebuild"):
+            stoker.repair(cache, **wrong)
+
+
 def test_every_option_reaches_the_command(tmp_path: Path) -> None:
     plan = stoker.build(
         [SOURCE / "llava.jsonl", str(SOURCE / "vqa.jsonl")],

@@ -153,29 +153,38 @@ impl Corpus {
     /// The same, of these inputs.
     #[must_use]
     pub fn build_of(&self, inputs: &[PathBuf], output: &Path) -> Run {
-        Run::stoker(["build", "--input"])
-            .args(inputs)
-            .args(["--model"])
-            .args([model()])
-            .args(["--output"])
-            .args([output])
-            .args([
-                "--threads",
-                "1",
-                "--partitions",
-                "2",
-                "--shard-bytes",
-                "24KiB",
-            ])
-            .args([
-                "--min-pixels",
-                "1024",
-                "--max-pixels",
-                "6144",
-                "--max-rejects",
-                "100%",
-            ])
+        let run = Run::stoker(["build", "--output"]).args([output]);
+        options(run.args(["--input"]).args(inputs))
     }
+
+    /// The repair of a cache that [`build`](Self::build) has made, from the data set.
+    #[must_use]
+    pub fn rebuild(&self, cache: &Path) -> Run {
+        let run = Run::stoker(["repair"]).args([cache]).args(["--rebuild"]);
+        options(run.args(["--", "--input"]).args([self.data()]))
+    }
+}
+
+/// The options of every build, after the inputs.
+fn options(run: Run) -> Run {
+    run.args(["--model"])
+        .args([model()])
+        .args([
+            "--threads",
+            "1",
+            "--partitions",
+            "2",
+            "--shard-bytes",
+            "24KiB",
+        ])
+        .args([
+            "--min-pixels",
+            "1024",
+            "--max-pixels",
+            "6144",
+            "--max-rejects",
+            "100%",
+        ])
 }
 
 /// The small model folder of the repository.

@@ -199,7 +199,6 @@ fn missing_repeated_foreign_and_damaged_parts() {
         "commit_no_part",
         &commit(&[parts[0].clone(), scene.clean.clone()]),
     );
-    scene.check("commit_remote", &commit(&["s3://bucket/parts".into()]));
 
     let foreign = scene.corpus.output("foreign");
     let other = |option: &str, value: &str| {

@@ -1,7 +1,7 @@
 //! Whole builds from S3 in bad weather: what passes leaves no trace, what does not stops the build, and
 //! a later run ends right without reading again what is done. No credential shows in any of it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ fn child_builds() {
         },
         parts: Vec::new(),
         trial_program: None,
-        damaged: HashSet::default(),
+        repair: None,
         restart: false,
         prune: false,
     };

@@ -86,6 +86,9 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
             hint: "check --input".into(),
         });
     }
+    if options.repair.is_some() {
+        refuse_another(&setup, options)?;
+    }
     resume_or_refuse(&setup, options)?;
     let share = &setup.share;
     let allowed = options.max_rejects.allowed(share.records);
@@ -122,7 +125,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         budget: budget::Budget::new(options.memory_budget_bytes / 2),
         decode_memory: DecodeMemory::new(options.memory_budget_bytes / 2),
         in_flight: notes.in_flight,
-        damaged: options.damaged.clone(),
+        damaged: options.repair.clone().unwrap_or_default(),
         crashers: notes.crashers,
         early,
         layout,
@@ -153,6 +156,23 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     let mut report = BuildReport::new(committed, &options.output, start.elapsed());
     report.part = PartReport::of(&context.share, &context.plan);
     Ok(report)
+}
+
+/// Refuses options that would make another cache than the one that is to be mended.
+fn refuse_another(setup: &Setup, options: &BuildOptions) -> Result<()> {
+    if setup.named.is_of(setup.ids) {
+        return Ok(());
+    }
+    let committed = setup.named.state();
+    let differences = committed.map(|state| state.differences(&setup.state, ["there", "now"]));
+    Err(Error::Usage {
+        what: format!(
+            "these options make another cache than that in `{}`: {}",
+            options.output.display(),
+            differences.unwrap_or_default()
+        ),
+        hint: "give the inputs and options that it was built with".into(),
+    })
 }
 
 /// Refuses to mix two builds in one folder, or drops the unfinished one when asked.
@@ -190,7 +210,7 @@ fn estimate_build(
         output: setup.publisher.root(),
         crashers: &notes.crashers,
         in_flight: &notes.in_flight,
-        damaged: &options.damaged,
+        damaged: &options.repair.clone().unwrap_or_default(),
         early,
     };
     estimate::estimate(&setup.plan, &setup.share, &tools, timed)

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use stoker_formats::{ContentHash, FileName, Folder, MANIFEST_NAME, Manifest, PartitionFiles};
 
+use super::state::BuildState;
 use crate::error::{Error, Result};
 use crate::plan::PlanIds;
 
@@ -51,6 +52,16 @@ impl Named {
     pub(crate) fn is_of(&self, ids: PlanIds) -> bool {
         let manifest = self.manifest.as_ref();
         manifest.is_some_and(|manifest| plan_ids(manifest) == ids)
+    }
+
+    /// What it was made of.
+    pub(crate) fn state(&self) -> Option<BuildState> {
+        let manifest = self.manifest.as_ref()?;
+        Some(BuildState::of(
+            plan_ids(manifest),
+            &manifest.recipe,
+            &manifest.inputs,
+        ))
     }
 
     /// Whether it names exactly this file.

@@ -73,8 +73,8 @@ pub struct BuildOptions {
     /// Builds only these parts, all of one number of workers, for [`parts::commit`](crate::parts::commit) to put together;
     /// none builds everything.
     pub parts: Vec<PartName>,
-    /// Files of the output that are made again whatever they look like.
-    pub damaged: HashSet<(Folder, FileName)>,
+    /// Mends the cache that is committed in the output, and makes no other: the files that are made again whatever they look like.
+    pub repair: Option<HashSet<(Folder, FileName)>>,
     /// Drops an unfinished build of something else.
     pub restart: bool,
     /// After the commit, removes the folders of earlier plans.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stoker_formats::PlanId;
+use stoker_formats::{InputEntry, PlanId};
 
 use crate::error::{Error, Result};
 use crate::plan::PlanIds;
@@ -39,6 +39,21 @@ pub(crate) struct InputState {
 }
 
 impl BuildState {
+    /// What a committed cache, or a part, was made of.
+    pub(crate) fn of(ids: PlanIds, recipe: &Value, inputs: &[InputEntry]) -> Self {
+        let input = |input: &InputEntry| InputState {
+            name: input.name.clone(),
+            records: input.records,
+            hash: input.hash.to_string(),
+        };
+        Self {
+            image_plan_id: ids.image,
+            text_plan_id: ids.text,
+            recipe: recipe.clone(),
+            inputs: inputs.iter().map(input).collect(),
+        }
+    }
+
     /// The state left in `output`, if a build is unfinished there.
     pub(crate) fn read(output: &Path) -> Result<Option<Self>> {
         let path = output.join(STATE_NAME);

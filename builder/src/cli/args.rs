@@ -209,7 +209,7 @@ fn parse_generation(text: &str) -> Result<Generation, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct CommitArgs {
-    /// The parts: output folders of `stoker build --worker`, or copies of them without their shards
+    /// The parts: output folders of `stoker build --worker`, or copies of them without their shards, here or at s3://bucket/prefix
     #[arg(required = true, value_name = "PART")]
     pub(crate) parts: Vec<PathBuf>,
     /// Folder that becomes the cache: one of the parts, or another one. Shards stay where they are
@@ -218,6 +218,9 @@ pub(crate) struct CommitArgs {
     /// After the commit, remove the folders of earlier plans and the pack tables of earlier caches from the output
     #[arg(long)]
     pub(crate) prune: bool,
+    /// S3 endpoint, for servers other than Amazon's [default: what the AWS settings say, as in AWS_ENDPOINT_URL]
+    #[arg(long, value_name = "URL")]
+    pub(crate) s3_endpoint: Option<String>,
     /// Print one JSON object at the end
     #[arg(long)]
     pub(crate) json: bool,

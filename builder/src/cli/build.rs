@@ -1,6 +1,5 @@
 //! `stoker build`: from arguments to options, and the report.
 
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::thread::available_parallelism;
@@ -115,7 +114,7 @@ fn options(args: &BuildArgs) -> Result<(BuildOptions, Option<Chosen>)> {
         deadlines: Deadlines::default(),
         trial_program: None,
         parts: chosen.as_ref().map(Chosen::parts).unwrap_or_default(),
-        damaged: HashSet::new(),
+        repair: None,
         restart: args.restart,
         prune: args.prune,
     };

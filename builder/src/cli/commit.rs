@@ -37,6 +37,7 @@ fn request(args: &CommitArgs) -> CommitRequest {
         parts: args.parts.clone(),
         output: args.output.clone(),
         prune: args.prune,
+        s3_endpoint: args.s3_endpoint.clone(),
     }
 }
 

@@ -24,11 +24,11 @@ use std::ffi::OsString;
 
 use clap::Parser;
 
+pub use crate::remote::runtime;
 pub use build::build_options;
 pub use commit::commit_request;
 pub use pack::pack_request;
 pub use push::push_request;
-pub use remote::runtime;
 pub use repair::repair_request;
 pub use stats::{StatsReport, stats_report};
 pub use sync::sync_request;

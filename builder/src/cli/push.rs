@@ -16,7 +16,7 @@ pub(super) fn run(args: &PushArgs) -> Result<u8> {
     let mut request = request(args);
     request.options.stop = remote::stop()?;
     request.show = true;
-    let runtime = remote::runtime()?;
+    let runtime = super::runtime()?;
     let report = push::push(&request, runtime.handle().clone())?;
     if args.reach.json {
         printer::json(&report)?;

@@ -1,5 +1,6 @@
 //! The arguments of the commands that reach a remote. Help texts stand here and nowhere else.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -70,8 +71,19 @@ pub(crate) struct RepairArgs {
     /// The cache's folder
     pub(crate) cache: PathBuf,
     /// Where the cache was pushed to: s3://bucket/prefix, or a folder; another node's cache folder does too
-    #[arg(long, value_name = "URI")]
-    pub(crate) from: String,
+    #[arg(
+        long,
+        value_name = "URI",
+        required_unless_present = "rebuild",
+        conflicts_with = "rebuild"
+    )]
+    pub(crate) from: Option<String>,
+    /// Make what is damaged again from the source, with the options of the build after --
+    #[arg(long, requires = "build")]
+    pub(crate) rebuild: bool,
     #[command(flatten)]
     pub(crate) reach: ReachArgs,
+    /// With --rebuild: the options that `stoker build` was given, all but --output
+    #[arg(last = true, requires = "rebuild", value_name = "BUILD OPTIONS")]
+    pub(crate) build: Vec<OsString>,
 }

@@ -5,21 +5,23 @@ use std::fmt::Write;
 
 use indicatif::{HumanBytes, HumanCount};
 
+use super::build::build_options;
 use super::remote_args::RepairArgs;
 use super::{Command, DONE, printer, remote};
+use crate::build::{BuildOptions, Stop};
 use crate::error::Result;
 use crate::held::numbers;
 use crate::remote::crew;
-use crate::repair::{self, RepairReport, RepairRequest};
+use crate::repair::{self, Good, RepairReport, RepairRequest};
 
 /// Exit code of a cache that is still damaged.
 const DAMAGED: u8 = 1;
 
 pub(super) fn run(args: &RepairArgs) -> Result<u8> {
-    let mut request = request(args);
-    request.options.stop = remote::stop()?;
+    let mut request = request(args)?;
+    request.stop = remote::stop()?;
     request.show = true;
-    let runtime = remote::runtime()?;
+    let runtime = super::runtime()?;
     let report = repair::repair(&request, runtime.handle().clone())?;
     if args.reach.json {
         printer::json(&report)?;
@@ -35,19 +37,36 @@ pub(super) fn run(args: &RepairArgs) -> Result<u8> {
 /// [`Error::Usage`](crate::Error::Usage) for arguments that the command would not take.
 pub fn repair_request(args: impl IntoIterator<Item = OsString>) -> Result<RepairRequest> {
     match super::parsed("repair", args)? {
-        Command::Repair(args) => Ok(request(&args)),
+        Command::Repair(args) => request(&args),
         _ => Err(super::usage("repair", "not the arguments of a repair")),
     }
 }
 
-fn request(args: &RepairArgs) -> RepairRequest {
-    RepairRequest {
+fn request(args: &RepairArgs) -> Result<RepairRequest> {
+    let good = match &args.from {
+        Some(uri) => Good::Remote(uri.clone(), remote::options(&args.reach)),
+        None => Good::Source(Box::new(source(args)?)),
+    };
+    Ok(RepairRequest {
         cache: args.cache.clone(),
-        from: args.from.clone(),
+        good,
         threads: crew::threads(args.reach.threads),
-        options: remote::options(&args.reach),
+        stop: Stop::default(),
         show: false,
+    })
+}
+
+/// The options of the build that made the cache.
+fn source(args: &RepairArgs) -> Result<BuildOptions> {
+    let output = [OsString::from("--output"), args.cache.clone().into()];
+    let (options, dry_run) = build_options(args.build.iter().cloned().chain(output))?;
+    if dry_run || options.restart || options.prune || !options.parts.is_empty() {
+        return Err(super::usage(
+            "repair",
+            "a repair takes no --dry-run, --restart, --prune or --worker",
+        ));
     }
+    Ok(options)
 }
 
 fn text(report: &RepairReport) -> String {

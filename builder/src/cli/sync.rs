@@ -17,7 +17,7 @@ pub(super) fn run(args: &SyncArgs) -> Result<u8> {
     let mut request = request(args)?;
     request.options.stop = remote::stop()?;
     request.show = true;
-    let runtime = remote::runtime()?;
+    let runtime = super::runtime()?;
     let report = sync::sync(&request, runtime.handle().clone())?;
     if args.reach.json {
         printer::json(&report)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use stoker_formats::PartRecord;
 
 use crate::build::commit::CREATED_BY;
-use crate::build::state::{BuildState, InputState};
+use crate::build::state::BuildState;
 use crate::error::{Error, Result};
 use crate::records;
 use crate::source::printable;
@@ -13,7 +13,7 @@ use crate::source::printable;
 /// A part on disk.
 pub(super) struct Part {
     pub(super) root: PathBuf,
-    /// The record's file.
+    /// The record's file, as messages call it.
     path: PathBuf,
     pub(super) record: PartRecord,
 }
@@ -22,17 +22,7 @@ impl Part {
     /// What was built, as an unfinished build says it.
     pub(super) fn state(&self) -> BuildState {
         let record = &self.record;
-        let inputs = record.inputs.iter().map(|input| InputState {
-            name: input.name.clone(),
-            records: input.records,
-            hash: input.hash.to_string(),
-        });
-        BuildState {
-            image_plan_id: record.image_plan_id,
-            text_plan_id: record.text_plan_id,
-            recipe: record.recipe.clone(),
-            inputs: inputs.collect(),
-        }
+        BuildState::of(records::ids(record), &record.recipe, &record.inputs)
     }
 
     /// How messages call it.
@@ -41,29 +31,24 @@ impl Part {
     }
 }
 
-/// The records in `folders`, in order; at least one.
-pub(super) fn read(folders: &[PathBuf]) -> Result<Vec<Part>> {
+/// The records in `folders`, in order; at least one in each. Messages call the folders by their `names`.
+pub(super) fn read(folders: &[PathBuf], names: &[PathBuf]) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
-    for root in folders {
+    for (root, name) in folders.iter().zip(names) {
         let before = parts.len();
-        read_folder(root, &mut parts)?;
+        read_folder(root, name, &mut parts)?;
         if parts.len() == before {
-            let remote = root.to_string_lossy().starts_with("s3://");
             return Err(Error::Usage {
-                what: format!("no finished part in `{}`", root.display()),
-                hint: if remote {
-                    "parts are local folders: bring everything but their shards here".into()
-                } else {
-                    "give the --output folders of `stoker build --worker`; a build that did not end is finished by the same command"
-                        .into()
-                },
+                what: format!("no finished part in `{}`", name.display()),
+                hint: "give the --output folders of `stoker build --worker`, or copies of them; a build that did not end is finished by the same command"
+                    .into(),
             });
         }
     }
     Ok(parts)
 }
 
-fn read_folder(root: &Path, parts: &mut Vec<Part>) -> Result<()> {
+fn read_folder(root: &Path, name: &Path, parts: &mut Vec<Part>) -> Result<()> {
     for found in records::find(root)? {
         let record = found.read()?;
         if record.name != found.name {
@@ -74,7 +59,10 @@ fn read_folder(root: &Path, parts: &mut Vec<Part>) -> Result<()> {
         }
         parts.push(Part {
             root: root.to_path_buf(),
-            path: found.path,
+            path: found
+                .path
+                .strip_prefix(root)
+                .map_or_else(|_| root.into(), |path| name.join(path)),
             record,
         });
     }

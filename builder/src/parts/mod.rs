@@ -6,6 +6,7 @@
 
 mod collect;
 mod cover;
+mod fetch;
 mod found;
 mod merge;
 
@@ -38,12 +39,14 @@ use found::Part;
 /// What to commit, and where.
 #[derive(Debug, Clone)]
 pub struct CommitRequest {
-    /// Output folders of part builds, or copies of them without shards.
+    /// Output folders of part builds, or copies of them without shards, here or at `s3://bucket/prefix`.
     pub parts: Vec<PathBuf>,
     /// The folder that becomes the cache: one of the parts, or another one.
     pub output: PathBuf,
     /// After the commit, removes the folders of earlier plans from the output.
     pub prune: bool,
+    /// S3 endpoint, if not Amazon's.
+    pub s3_endpoint: Option<String>,
 }
 
 /// What a commit prints.
@@ -67,12 +70,21 @@ pub struct CommitReport {
 /// read or written. There is no manifest then, or the earlier one.
 pub fn commit(request: &CommitRequest, stop: &Stop) -> Result<CommitReport> {
     let start = Instant::now();
-    let parts = found::read(&request.parts)?;
+    let mut lock = None;
+    let here = if request.parts.iter().any(|part| fetch::is_remote(part)) {
+        Publisher::make(request.output.clone())?;
+        lock = Some(Lock::take(&request.output)?);
+        Some(fetch::fetch(request, stop)?)
+    } else {
+        None
+    };
+    let folders = here.as_ref().map_or(&request.parts, |here| &here.folders);
+    let parts = found::read(folders, &request.parts)?;
     let first = &parts[0].record;
     found::check_same_build(&parts)?;
     let sources = cover::sources(&parts)?;
     let publisher = Publisher::make(request.output.clone())?;
-    let _lock = Lock::take(&request.output)?;
+    let _lock = lock.map_or_else(|| Lock::take(&request.output), Ok)?;
     let ids = PlanIds {
         image: first.image_plan_id,
         text: first.text_plan_id,

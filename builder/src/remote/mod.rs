@@ -19,7 +19,7 @@ use stoker_formats::{
     FileEntry, FileName, MANIFEST_NAME, Manifest, PACKS_FOLDER, PackEntry, PackFile,
 };
 use stoker_reader::CacheFile;
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::build::Stop;
 use crate::error::{Error, Result};
@@ -33,6 +33,22 @@ pub(crate) use upload::{Target, Upload};
 
 /// What ends the name of a shard that stands compressed.
 const PACKED_SUFFIX: &str = ".zst";
+
+/// Threads that talk to a remote: checksums and copies of what comes keep more than one busy.
+const FETCHING_THREADS: usize = 4;
+
+/// The runtime that remotes do their waiting on.
+///
+/// # Errors
+/// The system's reason, if threads cannot be started.
+pub fn runtime() -> Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(FETCHING_THREADS)
+        .enable_all()
+        .thread_name("fetch")
+        .build()
+        .map_err(Error::io("start", "the fetching threads"))
+}
 
 /// How to reach a remote.
 #[derive(Debug, Clone, Default)]

@@ -61,7 +61,7 @@ pub(super) fn fetch(
             "repair",
             request.show,
             damaged.iter().map(|found| found.file.bytes()).sum(),
-            request.options.stop.clone(),
+            request.stop.clone(),
         ),
     };
     let entries = if damaged

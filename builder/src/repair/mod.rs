@@ -1,10 +1,12 @@
 //! `stoker repair`: damaged and missing files of a cache are made good again, byte for byte.
 //!
-//! Owns the order and the report: what is wrong (`damage.rs`), then where good bytes come from (`fetch.rs`). Invariant: files that
-//! are whole are not touched, and a damaged one is replaced in one step by its good replacement.
+//! Owns the order and the report: what is wrong (`damage.rs`), then where good bytes come from: a remote (`fetch.rs`) or the source
+//! (`rebuild.rs`). Invariant: files that are whole are not touched, and a damaged one is replaced in one step by its good
+//! replacement.
 
 mod damage;
 mod fetch;
+mod rebuild;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -14,24 +16,35 @@ use stoker_reader::CacheFiles;
 use tokio::runtime::Handle;
 
 use crate::build::lock::Lock;
+use crate::build::{BuildOptions, Stop};
 use crate::error::{Error, Result};
 use crate::publish::Publisher;
 use crate::remote::{Remote, RemoteOptions};
 use crate::verify::Fault;
+use damage::Look;
 
 /// What to repair, and from where.
 #[derive(Debug, Clone)]
 pub struct RepairRequest {
     /// The cache's folder.
     pub cache: PathBuf,
-    /// The remote: `s3://bucket/prefix`, or a folder.
-    pub from: String,
-    /// Files on their way at once.
+    /// Where good bytes come from.
+    pub good: Good,
+    /// Files that are checked, or on their way, at once.
     pub threads: usize,
-    /// How to reach the remote.
-    pub options: RemoteOptions,
+    /// Ends the repair early.
+    pub stop: Stop,
     /// Whether progress is shown on stderr.
     pub show: bool,
+}
+
+/// Where good bytes come from.
+#[derive(Debug, Clone)]
+pub enum Good {
+    /// A remote: `s3://bucket/prefix`, or a folder; and how to reach it.
+    Remote(String, RemoteOptions),
+    /// The source, with the options that the cache was built with. Output and parts are the cache's own, and no reject is too many.
+    Source(Box<BuildOptions>),
 }
 
 /// What a repair found and did.
@@ -69,23 +82,18 @@ pub struct Repaired {
     pub remains: Option<String>,
 }
 
-/// Mends the cache that `request` names. Waits on the runtime behind `handle`.
+/// Mends the cache that `request` names. Waits on the runtime behind `handle` for a remote.
 ///
 /// # Errors
-/// If there is no cache, or the remote is none or another cache's; [`Error::Fetch`], [`Error::Io`] and [`Error::DiskFull`] for
-/// failures. Damage that remains is no error but stands in the report. What was mended stays.
+/// If there is no cache, the remote is none or another cache's, or the options would build another cache; [`Error::Fetch`],
+/// [`Error::Io`] and [`Error::DiskFull`] for failures. Damage that remains is no error but stands in the report. What was mended
+/// stays.
 pub fn repair(request: &RepairRequest, handle: Handle) -> Result<RepairReport> {
     let start = Instant::now();
-    let remote = Remote::open(&request.from, &request.options, handle)?;
-    let publisher = Publisher::new(request.cache.clone());
-    let lock = request.cache.is_dir().then(|| Lock::take(&request.cache));
-    let _lock = lock.transpose()?;
-    let manifest = fetch::manifest(&publisher, &remote)?;
-    let files = CacheFiles::open(&request.cache)?;
-    check_same(&files, &remote)?;
-    let found = damage::find(&files, request.threads, request.show, &request.options.stop)?;
-    let mended = fetch::fetch(&found.damaged, &publisher, &remote, request)?;
-    let damages: Vec<Repaired> = manifest.into_iter().chain(mended).collect();
+    let (files, found, damages) = match &request.good {
+        Good::Remote(uri, options) => from_remote(request, uri, options, handle)?,
+        Good::Source(options) => from_source(request, options)?,
+    };
     Ok(RepairReport {
         cache: request.cache.display().to_string(),
         fingerprint: files.manifest().fingerprint.to_string(),
@@ -96,6 +104,41 @@ pub fn repair(request: &RepairRequest, handle: Handle) -> Result<RepairReport> {
         damages,
         seconds: start.elapsed().as_secs_f64(),
     })
+}
+
+/// The cache, what was found of it, and what became of that.
+type Outcome = (CacheFiles, Look, Vec<Repaired>);
+
+fn from_remote(
+    request: &RepairRequest,
+    uri: &str,
+    options: &RemoteOptions,
+    handle: Handle,
+) -> Result<Outcome> {
+    let options = RemoteOptions {
+        stop: request.stop.clone(),
+        ..options.clone()
+    };
+    let remote = Remote::open(uri, &options, handle)?;
+    let publisher = Publisher::new(request.cache.clone());
+    let lock = request.cache.is_dir().then(|| Lock::take(&request.cache));
+    let _lock = lock.transpose()?;
+    let manifest = fetch::manifest(&publisher, &remote)?;
+    let files = CacheFiles::open(&request.cache)?;
+    check_same(&files, &remote)?;
+    let found = damage::find(&files, request.threads, request.show, &request.stop)?;
+    let mended = fetch::fetch(&found.damaged, &publisher, &remote, request)?;
+    Ok((files, found, manifest.into_iter().chain(mended).collect()))
+}
+
+fn from_source(request: &RepairRequest, options: &BuildOptions) -> Result<Outcome> {
+    let files = CacheFiles::open(&request.cache)?;
+    let found = {
+        let _lock = Lock::take(&request.cache)?;
+        damage::find(&files, request.threads, request.show, &request.stop)?
+    };
+    let mended = rebuild::rebuild(&found.damaged, &files, options, request)?;
+    Ok((files, found, mended))
 }
 
 fn check_same(files: &CacheFiles, remote: &Remote) -> Result<()> {

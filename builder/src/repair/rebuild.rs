@@ -1,0 +1,103 @@
+//! Good bytes from the source: the shards are made again by the plan.
+//!
+//! Owns which runs of the builder a folder needs, and what they could not mend. Invariant: the build replaces nothing that the
+//! manifest names by other bytes; what is not the builder's stays damaged, and is said.
+
+use std::collections::{BTreeMap, HashSet};
+
+use stoker_formats::{PARTS_FOLDER, PartName};
+use stoker_reader::CacheFiles;
+
+use super::damage::{Damaged, File};
+use super::{RepairRequest, Repaired};
+use crate::build::named::plan_ids;
+use crate::build::options::RejectLimit;
+use crate::build::{BuildOptions, Progress, build};
+use crate::error::{Error, Result};
+use crate::records;
+use crate::verify::check_file;
+use crate::verify::progress::Progress as Reading;
+
+/// Mends what can be mended; says so of each.
+pub(super) fn rebuild(
+    found: &[Damaged],
+    files: &CacheFiles,
+    options: &BuildOptions,
+    request: &RepairRequest,
+) -> Result<Vec<Repaired>> {
+    let damaged: HashSet<_> = found
+        .iter()
+        .filter_map(|found| match &found.file {
+            File::Cache(file) => Some((file.folder, file.name)),
+            File::PackTable(_) | File::PackEntry(_) => None,
+        })
+        .collect();
+    if !damaged.is_empty() {
+        for parts in runs(files)? {
+            let options = BuildOptions {
+                output: files.root().to_path_buf(),
+                parts,
+                repair: Some(damaged.clone()),
+                // Those that the cache has; another one would be another cache.
+                max_rejects: RejectLimit::Count(u64::MAX),
+                restart: false,
+                prune: false,
+                ..options.clone()
+            };
+            let progress = if request.show {
+                Progress::on_stderr(options.threads)
+            } else {
+                Progress::silent(options.threads)
+            };
+            build(&options, &request.stop, &progress)?;
+        }
+    }
+    let reading = Reading::new("check", false, 0, request.stop.clone());
+    let outcome = |found: &Damaged| Repaired {
+        file: found.file.relative(),
+        fault: found.fault,
+        what: found.what.clone(),
+        remains: remains(found, files, &reading),
+    };
+    Ok(found.iter().map(outcome).collect())
+}
+
+/// Why a file is still damaged, if it is.
+fn remains(found: &Damaged, files: &CacheFiles, reading: &Reading) -> Option<String> {
+    match &found.file {
+        File::Cache(file) => {
+            let path = files.path(file.folder, file.name);
+            let (_, what) = check_file(&path, file.entry, reading)?;
+            let why = "no part here makes it; bring it with `stoker repair --from`";
+            Some(format!("still {what}: {why}"))
+        }
+        File::PackTable(_) | File::PackEntry(_) => {
+            Some("make it again with `stoker pack`".to_owned())
+        }
+    }
+}
+
+/// The parts of each run that makes what the folder holds; a run without parts makes a whole cache.
+fn runs(files: &CacheFiles) -> Result<Vec<Vec<PartName>>> {
+    if !files.root().join(PARTS_FOLDER).is_dir() {
+        return Ok(vec![Vec::new()]);
+    }
+    let mut by_workers: BTreeMap<u32, Vec<PartName>> = BTreeMap::new();
+    for found in records::find(files.root())? {
+        let record = found.read()?;
+        if records::ids(&record) == plan_ids(files.manifest()) {
+            let of = by_workers.entry(record.name.workers).or_default();
+            of.push(record.name);
+        }
+    }
+    if by_workers.is_empty() {
+        return Err(Error::Usage {
+            what: format!(
+                "no part was built in this share: `{}`",
+                files.root().display()
+            ),
+            hint: "repair it with --from: the remote that it was synced from".into(),
+        });
+    }
+    Ok(by_workers.into_values().collect())
+}

@@ -1,0 +1,147 @@
+//! `stoker repair --rebuild`: what is damaged is made again from the source, byte for byte, and nothing else is touched.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use stoker_tests::cache::{assert_same, files};
+use stoker_tests::clean::Clean;
+use stoker_tests::parts::Scene;
+use stoker_tests::snapshot;
+
+/// Inode and time of change of every shard.
+fn stamps(root: &Path) -> BTreeMap<String, (u64, i64, i64)> {
+    let stamp = |name: String| {
+        let found = fs::metadata(root.join(&name)).expect("a file");
+        (name, (found.ino(), found.ctime(), found.ctime_nsec()))
+    };
+    let shards = files(root).into_keys();
+    shards
+        .filter(|name| name.contains("shards/p"))
+        .map(stamp)
+        .collect()
+}
+
+/// Changes a bit in the middle of a file.
+fn flip(path: &Path) {
+    let mut bytes = fs::read(path).expect("a file");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 16;
+    fs::remove_file(path).expect("ours");
+    fs::write(path, bytes).expect("a file");
+}
+
+fn cut(path: &Path) {
+    let bytes = fs::read(path).expect("a file");
+    fs::remove_file(path).expect("ours");
+    fs::write(path, &bytes[..bytes.len() / 3]).expect("a file");
+}
+
+#[test]
+fn a_whole_cache_is_mended_and_other_shards_are_not_touched() {
+    let clean = Clean::new(60);
+    let output = clean.corpus.output("cache");
+    let _ = clean.corpus.build(&output).end().expect_code(0);
+    let names = |part: &str| -> Vec<String> {
+        let all = clean.files.keys().filter(|name| name.contains(part));
+        all.cloned().collect()
+    };
+    let is_image = |name: &&String| name.starts_with("images-");
+    let images: Vec<String> = names("shards/p0000")
+        .iter()
+        .filter(is_image)
+        .cloned()
+        .collect();
+    let texts: Vec<String> = names("shards/p0001")
+        .into_iter()
+        .filter(|name| name.starts_with("text-"))
+        .collect();
+    assert!(images.len() >= 4, "{images:?}");
+    let mut damaged = vec![images[0].clone(), images[2].clone(), texts[0].clone()];
+    flip(&output.join(&images[0]));
+    fs::remove_file(output.join(&images[2])).expect("a shard");
+    flip(&output.join(&texts[0]));
+    for (name, how) in [
+        (&names("index/p0001")[0], cut as fn(&Path)),
+        (&names("tables/")[0], flip),
+        (&names("tokenizer")[0], flip),
+    ] {
+        how(&output.join(name));
+        damaged.push(name.clone());
+    }
+    let before = stamps(&output);
+    let ended = clean.corpus.rebuild(&output).end().expect_code(0);
+    assert!(ended.stdout.contains("sound again"), "{}", ended.stdout);
+    for name in &damaged {
+        assert!(
+            ended.stdout.contains(name.as_str()),
+            "{name}: {}",
+            ended.stdout
+        );
+    }
+    assert_same(&clean.files, &files(&output), "mended");
+    let after = stamps(&output);
+    for (name, stamp) in &before {
+        let same = after.get(name) == Some(stamp);
+        assert_eq!(same, !damaged.contains(name), "{name}");
+    }
+    let ended = clean.corpus.rebuild(&output).end().expect_code(0);
+    assert!(
+        ended.stdout.contains("result       sound\n"),
+        "{}",
+        ended.stdout
+    );
+    assert_eq!(after, stamps(&output));
+}
+
+#[test]
+fn a_share_is_mended_by_its_parts() {
+    let scene = Scene::new(40, &[]);
+    let folders = scene.parts(2);
+    let _ = scene.commit(&folders, &folders[0]).end().expect_code(0);
+    let share = &folders[0];
+    let good = files(share);
+    let shards: Vec<&String> = good
+        .keys()
+        .filter(|name| name.contains("shards/p0000"))
+        .collect();
+    flip(&share.join(shards[0]));
+    cut(&share.join(shards[shards.len() - 1]));
+    let ended = scene.corpus.rebuild(share).end().expect_code(0);
+    assert!(ended.stdout.contains("sound again"), "{}", ended.stdout);
+    assert_same(&good, &files(share), "the share");
+    // Without the records nothing says what was built here.
+    for entry in fs::read_dir(share.join("parts")).expect("a folder") {
+        fs::remove_file(entry.expect("an entry").path()).expect("ours");
+    }
+    flip(&share.join(shards[0]));
+    let ended = scene.corpus.rebuild(share).end().expect_code(2);
+    assert!(ended.stderr.contains("--from"), "{}", ended.stderr);
+}
+
+#[test]
+fn other_options_and_another_source_are_refused() {
+    let clean = Clean::new(30);
+    let output = clean.corpus.output("cache");
+    let _ = clean.corpus.build(&output).end().expect_code(0);
+    let shard = clean
+        .files
+        .keys()
+        .find(|name| name.contains("shards/p0000-000001"));
+    let shard = output.join(shard.expect("a shard"));
+    flip(&shard);
+    let broken = fs::read(&shard).expect("a shard");
+    let folder = clean.corpus.path().display().to_string();
+    let check = |name: &str, ended: &_| snapshot::check(name, ended, &[(&folder, "[FOLDER]")]);
+    let ended = clean.corpus.rebuild(&output).with("--seed", "5").end();
+    check("rebuild_other_options", &ended);
+    assert_eq!(fs::read(&shard).expect("a shard"), broken);
+    assert!(!output.join("building.json").exists());
+    for worker in [["--worker", "0"], ["--workers", "2"]] {
+        let ended = clean.corpus.rebuild(&output).args(worker).end();
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    }
+    let _ = clean.corpus.rebuild(&output).end().expect_code(0);
+    assert_same(&clean.files, &files(&output), "with the right ones");
+}
