@@ -94,11 +94,11 @@ def test_a_cache_is_repaired_from_its_source(cache: Path, copy_cache) -> None:
     shard.chmod(0o644)
     shard.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     options = {"input": [SOURCE], "model": MODEL, "min_pixels": 1024, "max_pixels": 4096, "partitions": 2}
+    with pytest.raises(stoker.errors.ConfigError, match="recipe.seed"):
+        stoker.repair(cache, rebuild={**options, "seed": 1}, progress=False)
     repaired = stoker.repair(cache, rebuild=options, progress=False)
     assert repaired["sound"] and len(repaired["damages"]) == 1
     assert shard.read_bytes() == good
-    with pytest.raises(stoker.errors.ConfigError, match="recipe.seed"):
-        stoker.repair(cache, rebuild={**options, "seed": 1}, progress=False)
     for wrong in ({}, {"source": "/nowhere", "rebuild": options}):
         with pytest.raises(stoker.errors.ConfigError, match="source or rebuild"):
             stoker.repair(cache, **wrong)
