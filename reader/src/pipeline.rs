@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::budget::{Budget, Permit};
-use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use crate::sync::{Condvar, Mutex, MutexGuard, computes, thread};
 
 /// What a pipeline does.
 pub(crate) trait Work: Send + Sync + 'static {
@@ -227,6 +227,7 @@ impl<W: Work> Drop for Pipeline<W> {
 
 impl<W: Work> Core<W> {
     fn run(&self, worker: usize) {
+        computes();
         self.work_on(worker);
         lock(&self.queue).running -= 1;
         self.ready.notify_all();

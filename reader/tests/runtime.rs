@@ -294,3 +294,28 @@ fn a_cache_that_nobody_may_write_is_read() {
         .collect();
     assert_eq!(before, after);
 }
+
+/// Waking a thread that makes batches does not take the processor from the trainer.
+#[test]
+fn threads_that_make_batches_are_batch_scheduled() {
+    let folder = made();
+    let mut reader = Reader::open(options(folder.path(), 2, 2)).unwrap();
+    assert!(matches!(reader.next_batch(None), Ok(Step::Batch(_))));
+    let mut policies = Vec::new();
+    for thread in std::fs::read_dir("/proc/self/task").unwrap() {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
+        // A thread may have ended meanwhile.
+        let Ok(stat) = stat else { continue };
+        let (name, fields) = stat.rsplit_once(')').unwrap();
+        if name.ends_with("(stoker-0") || name.ends_with("(stoker-1") {
+            // proc(5): the policy is field 41, and the third one follows the name.
+            policies.push(fields.split_whitespace().nth(38).map(str::to_owned));
+        }
+    }
+    // SCHED_BATCH.
+    assert!(policies.len() >= 2, "{policies:?}");
+    assert!(
+        policies.iter().all(|policy| policy.as_deref() == Some("3")),
+        "{policies:?}"
+    );
+}

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::fallback::RemoteFault;
 use crate::open_files::{FileId, OpenFile};
 use crate::rows::Rows;
+use crate::sync::computes;
 use crate::units::Sample;
 use crate::work::Plan;
 
@@ -27,6 +28,7 @@ pub(super) fn start(plan: &Arc<Plan>, run: &Arc<Run>, count: usize) -> Result<()
         run.begin_thread();
         let ending = Arc::clone(&run);
         let work = move || {
+            computes();
             if let Some(remote) = plan.rows.remote() {
                 let fetcher = Fetcher {
                     rows: &plan.rows,
