@@ -124,6 +124,8 @@ class Reader:
             self._device = f"cuda:{gpu}"
         self._split = split
         caches = _weighted(cache)
+        if cache_folder is not None and not os.fspath(cache_folder):
+            raise ConfigError(f"no folder: cache_folder=`{cache_folder}`", "leave it out, or name one")
         options = {
             "caches": caches,
             "fallbacks": _fallbacks(fallback, [path for path, _ in caches]),
@@ -210,8 +212,8 @@ class Reader:
 
         For each node: units, how many it reads without holding them; partitions, pairs (cache's place in the list,
         partition) that these are of; shards and bytes, each once: what is brought at most where cache_disk has room for
-        them; bytes_at_most, the same where it has not. Never too low: which images a sample shows is not known before it is
-        read, so that all image shards of its partition count. What this node lacks is seen on its disk, what others lack is
+        them; bytes_at_most, the same where it has not. Not too low while cache_disk has room for the shards of one global batch:
+        which images a sample shows is not known before it is read, so that all image shards of its partition count. What this node lacks is seen on its disk, what others lack is
         the placement's to say. Takes a time that grows with the samples of the epoch.
         """
         plan: list[dict[str, Any]] = json.loads(self._native.plan())

@@ -72,6 +72,10 @@ def build(
     for name in ("worker", "dry_run", "prune"):
         if name in options:
             raise ConfigError(f"no option of a build on a cluster: `{name}`", "use stoker.build, or stoker.commit")
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise ConfigError(f"workers are a number above 0: `{workers}`", "leave it out for one part a partition")
+    if not 0 <= timeout < float("inf"):
+        raise ConfigError(f"timeout is in seconds: `{timeout}`", "give a number of at least 0")
     inspect.signature(_build.build).bind(input, model=model, output=output, **options)
     run = _Run(
         {"input": input if isinstance(input, (str, os.PathLike)) else list(input), "model": model, **options},

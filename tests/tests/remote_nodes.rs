@@ -222,3 +222,50 @@ fn nothing_goes_that_the_remote_does_not_hold_and_nothing_without_being_asked() 
     kept.retain(|name, hash| hash.is_empty() || name.contains("/p0000-") || stay.contains(name));
     assert_eq!(kept, shards(&output));
 }
+
+/// The copy that lets a shard go must be another file than the shard.
+#[test]
+fn the_folder_itself_is_no_copy_of_it() {
+    let scene = Scene::new(&[9, 8, 7]);
+    let whole = scene.path("whole");
+    let _ = sync(&scene.cache().display().to_string(), &whole)
+        .end()
+        .expect_code(0);
+    let before = shards(&whole);
+    let link = scene.path("link");
+    std::os::unix::fs::symlink(&whole, &link).unwrap();
+    let prune = ["--node", "0", "--nodes", "3", "--prune"];
+    for name in [&whole, &link] {
+        let run = sync(&name.display().to_string(), &whole).args(prune);
+        let ended = run.end().expect_code(2);
+        assert!(ended.stderr.contains("hint:"), "{}", ended.stderr);
+        assert_eq!(before, shards(&whole));
+    }
+    // Folders of the cache that lead to those of the remote.
+    let other = scene.path("other");
+    fs::create_dir(&other).unwrap();
+    fs::copy(whole.join("manifest.json"), other.join("manifest.json")).unwrap();
+    for entry in fs::read_dir(&whole).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            std::os::unix::fs::symlink(entry.path(), other.join(entry.file_name())).unwrap();
+        }
+    }
+    let run = sync(&whole.display().to_string(), &other).args(prune);
+    let report = run.args(["--json"]).end().expect_code(0).json();
+    assert_eq!(report["removed"], 0);
+    assert_eq!(before, shards(&whole));
+}
+
+/// A folder that was brought whole is no share any more.
+#[test]
+fn a_share_that_was_made_whole_is_whole() {
+    let scene = Scene::new(&[9, 8, 7]);
+    let place = scene.cache().display().to_string();
+    let output = scene.path("output");
+    let own = sync(&place, &output).args(["--node", "0", "--nodes", "3"]);
+    let _ = own.end().expect_code(0);
+    assert!(output.join("parts").is_dir());
+    let _ = sync(&place, &output).end().expect_code(0);
+    assert!(!output.join("parts").exists());
+}

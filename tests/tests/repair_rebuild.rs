@@ -145,3 +145,35 @@ fn other_options_and_another_source_are_refused() {
     let _ = clean.corpus.rebuild(&output).end().expect_code(0);
     assert_same(&clean.files, &files(&output), "with the right ones");
 }
+
+/// A repair that could not end leaves a cache that is committed, and nothing that is in anybody's way.
+#[test]
+fn a_repair_without_its_source_stops_and_leaves_nothing_behind() {
+    let clean = Clean::new(40);
+    let output = clean.corpus.output("cache");
+    let _ = clean.corpus.build(&output).end().expect_code(0);
+    let images = || {
+        clean
+            .files
+            .keys()
+            .filter(|name| name.starts_with("images-"))
+    };
+    let first = images().find(|name| name.contains("shards/p0000-000000"));
+    let shard = output.join(first.expect("a shard"));
+    fs::remove_file(&shard).expect("a shard");
+    let images = clean.corpus.data().join("images");
+    let away = clean.corpus.path().join("away");
+    fs::rename(&images, &away).expect("the pictures");
+    let ended = clean.corpus.rebuild(&output).end().expect_code(2);
+    assert!(
+        ended.stderr.contains("cannot be made again"),
+        "{}",
+        ended.stderr
+    );
+    for name in ["building.json", "in-flight", "spool"] {
+        assert!(!output.join(name).exists(), "{name}");
+    }
+    fs::rename(&away, &images).expect("the pictures");
+    let _ = clean.corpus.rebuild(&output).end().expect_code(0);
+    assert_same(&clean.files, &files(&output), "with the pictures again");
+}

@@ -88,8 +88,9 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     }
     if options.repair.is_some() {
         refuse_another(&setup, options)?;
+    } else {
+        resume_or_refuse(&setup, options)?;
     }
-    resume_or_refuse(&setup, options)?;
     let share = &setup.share;
     let allowed = options.max_rejects.allowed(share.records);
     let rejected = Rejected::new(records, share.records, allowed);
@@ -111,7 +112,10 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         });
     }
     setup.publisher.set_remaining_bytes(estimate.space_bytes());
-    setup.state.publish(&setup.publisher)?;
+    // A repair ends no build, and its cache is committed all the time.
+    if options.repair.is_none() {
+        setup.state.publish(&setup.publisher)?;
+    }
     layout.create(&setup.publisher)?;
     if !options.parts.is_empty() {
         setup.publisher.create_folder(Path::new(PARTS_FOLDER))?;

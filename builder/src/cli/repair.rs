@@ -58,6 +58,12 @@ fn request(args: &RepairArgs) -> Result<RepairRequest> {
 
 /// The options of the build that made the cache.
 fn source(args: &RepairArgs) -> Result<BuildOptions> {
+    if args.reach.threads.is_some() || args.reach.s3_endpoint.is_some() {
+        return Err(super::usage(
+            "repair",
+            "with --rebuild, --threads and --s3-endpoint are options of the build: give them after --",
+        ));
+    }
     let output = [OsString::from("--output"), args.cache.clone().into()];
     let (options, dry_run) = build_options(args.build.iter().cloned().chain(output))?;
     if dry_run || options.restart || options.prune || !options.parts.is_empty() {

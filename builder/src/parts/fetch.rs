@@ -4,6 +4,7 @@
 //! that is not what its record names is an error, and never handed on.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use stoker_formats::limits::MAX_MANIFEST_BYTES;
@@ -43,12 +44,7 @@ pub(super) fn fetch(request: &CommitRequest, stop: &Stop) -> Result<Here> {
         folders: Vec::new(),
         brought: request.output.join(FOLDER),
     };
-    match fs::remove_dir_all(&here.brought) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Error::io("remove", &here.brought)(error));
-        }
-        _ => {}
-    }
+    remove(&request.output)?;
     let runtime = runtime()?;
     let options = RemoteOptions {
         endpoint: request.s3_endpoint.clone(),
@@ -65,6 +61,17 @@ pub(super) fn fetch(request: &CommitRequest, stop: &Stop) -> Result<Here> {
         }
     }
     Ok(here)
+}
+
+/// Removes what a killed commit has left in the output folder, which is locked.
+pub(super) fn remove(output: &Path) -> Result<()> {
+    let folder = output.join(FOLDER);
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Error::io("remove", &folder)(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A file of a part.

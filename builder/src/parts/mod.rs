@@ -73,6 +73,7 @@ pub fn commit(request: &CommitRequest, stop: &Stop) -> Result<CommitReport> {
     let mut lock = None;
     let here = if request.parts.iter().any(|part| fetch::is_remote(part)) {
         Publisher::make(request.output.clone())?;
+        // Longer than what is brought.
         lock = Some(Lock::take(&request.output)?);
         Some(fetch::fetch(request, stop)?)
     } else {
@@ -84,7 +85,13 @@ pub fn commit(request: &CommitRequest, stop: &Stop) -> Result<CommitReport> {
     found::check_same_build(&parts)?;
     let sources = cover::sources(&parts)?;
     let publisher = Publisher::make(request.output.clone())?;
-    let _lock = lock.map_or_else(|| Lock::take(&request.output), Ok)?;
+    let _late = lock
+        .is_none()
+        .then(|| Lock::take(&request.output))
+        .transpose()?;
+    if here.is_none() {
+        fetch::remove(&request.output)?;
+    }
     let ids = PlanIds {
         image: first.image_plan_id,
         text: first.text_plan_id,

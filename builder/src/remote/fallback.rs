@@ -5,7 +5,7 @@
 
 use std::error::Error as StdError;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -113,8 +113,38 @@ impl RemoteFallback {
             ..self.options.clone()
         };
         let remote = Remote::open(&self.uri, &options, runtime.handle().clone())?;
+        let mut state = self.lock();
+        if options.stop.check().is_err() {
+            // What another thread has ended is not kept.
+            return Ok(remote);
+        }
         // Several threads may have opened it; one of them is kept.
-        Ok(self.lock().remote.get_or_insert(remote).clone())
+        Ok(state.remote.get_or_insert(remote).clone())
+    }
+
+    /// Copies while somebody looks whether the reader has given up.
+    fn watched(
+        &self,
+        file: &CacheFile,
+        to: &File,
+        given_up: &(dyn Fn() -> bool + Sync),
+        stop: &Stop,
+    ) -> Result<()> {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) && stop.check().is_ok() {
+                    if given_up() {
+                        stop.request(15);
+                    }
+                    thread::park_timeout(WATCH_PAUSE);
+                }
+            });
+            let copied = self.copy(file, to, given_up, stop.clone());
+            done.store(true, Ordering::Relaxed);
+            watch.thread().unpark();
+            copied
+        })
     }
 
     fn copy(
@@ -152,22 +182,16 @@ impl Fallback for RemoteFallback {
         to: &File,
         given_up: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Box<dyn StdError + Send + Sync>> {
-        let stop = self.stop();
-        let done = AtomicBool::new(false);
-        let copied = thread::scope(|scope| {
-            let watch = scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) && stop.check().is_ok() {
-                    if given_up() {
-                        stop.request(15);
-                    }
-                    thread::park_timeout(WATCH_PAUSE);
-                }
-            });
-            let copied = self.copy(file, to, given_up, stop.clone());
-            done.store(true, Ordering::Relaxed);
-            watch.thread().unpark();
-            copied
-        });
-        copied.map_err(Into::into)
+        loop {
+            let stop = self.stop();
+            let copied = self.watched(file, to, given_up, &stop);
+            if copied.is_err() && stop.check().is_err() && !given_up() {
+                // Somebody else's file took too long, and ended this one with it.
+                to.set_len(0)?;
+                (&*to).rewind()?;
+                continue;
+            }
+            return copied.map_err(Into::into);
+        }
     }
 }

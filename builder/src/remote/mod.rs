@@ -12,6 +12,9 @@ mod packed;
 mod store;
 mod upload;
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use stoker_formats::limits::{MAX_MANIFEST_BYTES, MAX_PACK_ENTRY_BYTES};
@@ -28,7 +31,7 @@ use crate::source::{CredentialSource, Deadlines};
 pub use bring::{Brought, Stages};
 pub use fallback::fallbacks;
 pub(crate) use packed::Packed;
-pub(crate) use store::{Listing, Store};
+pub(crate) use store::{Listing, Place, Store};
 pub(crate) use upload::{Target, Upload};
 
 /// What ends the name of a shard that stands compressed.
@@ -142,6 +145,24 @@ impl Remote {
         let manifest = Manifest::parse(bytes.clone())
             .map_err(|error| error.in_file(store.uri(MANIFEST_NAME)))?;
         Ok(Self::of(store, manifest, bytes))
+    }
+
+    /// The remote's folder, if it is one.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        match &self.store.place {
+            Place::Folder(root) => Some(root),
+            Place::Bucket(_) => None,
+        }
+    }
+
+    /// Whether the remote's copy of `file` is the very file at `path`, under whatever name.
+    pub(crate) fn is_same_file(&self, file: &RemoteFile, path: &Path) -> bool {
+        let id = |path: &Path| {
+            let found = fs::metadata(path).ok()?;
+            Some((found.dev(), found.ino()))
+        };
+        let there = self.folder().and_then(|root| id(&root.join(&file.path)));
+        there.is_some() && there == id(path)
     }
 
     /// What becomes of `store` when the cache with this manifest is pushed there.

@@ -10,10 +10,14 @@ use stoker_reader::CacheFiles;
 
 use super::damage::{Damaged, File};
 use super::{RepairRequest, Repaired};
+use crate::build::lock::Lock;
 use crate::build::named::plan_ids;
 use crate::build::options::RejectLimit;
-use crate::build::{BuildOptions, Progress, build};
+use crate::build::state::BuildState;
+use crate::build::{BuildOptions, Progress, build, tidy};
 use crate::error::{Error, Result};
+use crate::pack::store;
+use crate::publish::Publisher;
 use crate::records;
 use crate::verify::check_file;
 use crate::verify::progress::Progress as Reading;
@@ -33,6 +37,7 @@ pub(super) fn rebuild(
         })
         .collect();
     if !damaged.is_empty() {
+        refuse_unfinished(files)?;
         for parts in runs(files)? {
             let options = BuildOptions {
                 output: files.root().to_path_buf(),
@@ -49,9 +54,14 @@ pub(super) fn rebuild(
             } else {
                 Progress::silent(options.threads)
             };
-            build(&options, &request.stop, &progress)?;
+            let built = build(&options, &request.stop, &progress);
+            drop(progress);
+            // Whether it ended well or not: what only the run needed.
+            clean(files)?;
+            built?;
         }
     }
+    clean(files)?;
     let reading = Reading::new("check", false, 0, request.stop.clone());
     let outcome = |found: &Damaged| Repaired {
         file: found.file.relative(),
@@ -60,6 +70,34 @@ pub(super) fn rebuild(
         remains: remains(found, files, &reading),
     };
     Ok(found.iter().map(outcome).collect())
+}
+
+/// Refuses a folder in which another build is unfinished: its files are not ours.
+fn refuse_unfinished(files: &CacheFiles) -> Result<()> {
+    let ids = plan_ids(files.manifest());
+    match BuildState::read(files.root())? {
+        Some(state) if state.ids() != ids => Err(Error::Usage {
+            what: format!(
+                "the folder holds an unfinished build of another cache: `{}`",
+                files.root().display()
+            ),
+            hint: "finish that build, or repair with --from".into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Removes what runs have left that were killed, or failed.
+fn clean(files: &CacheFiles) -> Result<()> {
+    let ids = plan_ids(files.manifest());
+    if BuildState::read(files.root())?.is_some_and(|state| state.ids() != ids) {
+        return Ok(());
+    }
+    let publisher = Publisher::new(files.root().to_path_buf());
+    let _lock = Lock::take(files.root())?;
+    tidy::after_commit(&publisher)?;
+    tidy::remove_leftovers(&publisher, [files.images(), files.text()])?;
+    store::remove_leftovers(&publisher)
 }
 
 /// Why a file is still damaged, if it is.

@@ -104,6 +104,10 @@ pub fn sync(request: &SyncRequest, handle: Handle) -> Result<SyncReport> {
     let partitions = request.share.partitions(manifest)?;
     let publisher = Publisher::make(request.destination.clone())?;
     let _lock = Lock::take(publisher.root())?;
+    // Who removes here because a copy is there must be sure of that copy: the folder itself, and another node that removes in the
+    // same way, are refused.
+    let source = remote.folder().filter(|_| request.prune);
+    let _source_lock = source.map(Lock::take).transpose()?;
     let named = check_folder(publisher.root(), &remote)?;
     let packs = remote.pack_entries()?;
     let wanted = Wanted::new(&remote, &partitions, &packs);
@@ -124,6 +128,9 @@ pub fn sync(request: &SyncRequest, handle: Handle) -> Result<SyncReport> {
     bringer.bring_all(&missing, request.threads)?;
     request.options.stop.check()?;
     publish_documents(&publisher, &remote, &packs)?;
+    if partitions.len() == manifest.partitions.len() {
+        unmark(&publisher)?;
+    }
     if request.prune {
         if is_earlier {
             shed.shards(request.threads)?;
@@ -195,6 +202,14 @@ fn mark(publisher: &Publisher, remote: &Remote, partitions: &[u32]) -> Result<()
         publisher.create_folder(Path::new(PARTS_FOLDER))?;
     }
     Ok(())
+}
+
+/// Takes the mark off a folder that is whole now; where parts were built their records stay, and with them the mark.
+fn unmark(publisher: &Publisher) -> Result<()> {
+    match std::fs::remove_dir(publisher.root().join(PARTS_FOLDER)) {
+        Ok(()) => publisher.sync(Path::new("")),
+        Err(_) => Ok(()),
+    }
 }
 
 /// What the folder's manifest names now. Refuses a folder with an unfinished build, and one whose cache would be changed.

@@ -1,14 +1,14 @@
 //! Removes shards of the cache that the placement puts elsewhere.
 //!
-//! Invariant: a shard goes only after the remote's copy of it was read through and found right; names that are no shards of this
-//! cache are not looked at.
+//! Invariant: a shard goes only after the remote's copy of it, which is another file, was read through and found right, and while
+//! nobody else may remove that one; names that are no shards of this cache are not looked at.
 
+use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use crate::build::named::plan_ids;
 use crate::error::{Error, Result};
-use crate::folder::has_file;
 use crate::publish::Publisher;
 use crate::records;
 use crate::remote::{Remote, RemoteFile, crew, files};
@@ -47,7 +47,7 @@ impl<'a> Shed<'a> {
                     .is_some_and(|partition| self.partitions.binary_search(&partition).is_err())
             })
             .map(|file| RemoteFile::from(&file))
-            .filter(|file| has_file(&root.join(&file.path), file.entry.bytes))
+            .filter(|file| is_file(&root.join(&file.path)))
             .collect();
         if foreign.is_empty() {
             return Ok(());
@@ -55,7 +55,7 @@ impl<'a> Shed<'a> {
         let verdicts = Mutex::new(Vec::new());
         crew::each(threads, &foreign, |file| {
             let is_held = match self.remote.bring(file, &mut |_| Ok(())) {
-                Ok(_) => true,
+                Ok(_) => !self.remote.is_same_file(file, &root.join(&file.path)),
                 Err(Error::Remote { .. }) => false,
                 Err(error) => return Err(error),
             };
@@ -82,4 +82,9 @@ impl<'a> Shed<'a> {
         self.not_removed.sort();
         Ok(())
     }
+}
+
+/// Whether a file is there, whatever its size: a damaged shard of another node goes, too.
+fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
