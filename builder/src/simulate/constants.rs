@@ -193,7 +193,11 @@ fn measured(report: &Map<String, Value>) -> Map<String, Value> {
     ];
     let given = found
         .into_iter()
-        .filter_map(|(name, value)| value.map(|value| (name.to_owned(), Value::from(value))));
+        // A rate of nothing is none.
+        .filter_map(|(name, value)| {
+            Some((name.to_owned(), value.filter(|value| value.is_finite())?))
+        })
+        .map(|(name, value)| (name, Value::from(value)));
     given.collect()
 }
 
@@ -201,7 +205,18 @@ fn replace(values: &mut Map<String, Value>, name: &str, value: Value) -> Result<
     let place = values
         .get_mut(name)
         .ok_or_else(|| refused(format!("no constant is called `{name}`")))?;
-    *place = value;
+    let number = value
+        .as_f64()
+        .ok_or_else(|| refused(format!("{name} must be a number: `{value}`")))?;
+    // 1e7 is a whole number, however it is written.
+    *place = match (
+        place.is_u64(),
+        number.fract() == 0.0 && (0.0..1e18).contains(&number),
+    ) {
+        (true, true) => Value::from(number as u64),
+        (true, false) => return Err(refused(format!("{name} must be a whole number: `{value}`"))),
+        (false, _) => value,
+    };
     Ok(())
 }
 

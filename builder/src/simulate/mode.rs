@@ -36,7 +36,7 @@ pub enum Mode {
     StoreSpread,
     /// Stoker with each node's shards on its own disk.
     Stoker,
-    /// Stoker on a node that fetches the shards it lacks when they are first needed.
+    /// Stoker on a node that fetches the shards it lacks in the order of need.
     StokerFallback,
 }
 

@@ -304,3 +304,47 @@ fn constants_come_from_files_and_words_and_are_checked() {
         assert!(error.hint().is_some(), "{word}");
     }
 }
+
+/// What was made before training began is no rate that a cluster can keep up.
+#[test]
+fn no_more_comes_than_cores_prepare() {
+    let constants = Constants {
+        step_seconds: 0.0125,
+        batch_per_rank: 16,
+        ahead_batches: 16,
+        ..Constants::default()
+    };
+    let most = f64::from(constants.cores) / constants.prepare_seconds;
+    let options = Options {
+        constants,
+        nodes: vec![1],
+        steps: 300,
+        seed: 1,
+    };
+    let online = run(&options).rows;
+    for row in online
+        .iter()
+        .filter(|row| !matches!(row.mode, Mode::Stoker | Mode::StokerFallback))
+    {
+        assert!(
+            row.samples_s <= most * 1.05,
+            "{:?}: {}",
+            row.mode,
+            row.samples_s
+        );
+    }
+}
+
+#[test]
+fn a_number_may_be_written_in_any_way_and_a_wrong_one_is_named() {
+    let set = |word: &str| Constants::collect(None, None, &[word.to_owned()]);
+    assert_eq!(set("samples=1e7").unwrap().samples, 10_000_000);
+    for (word, name) in [
+        ("samples=1.5", "samples"),
+        ("get_seconds=null", "get_seconds"),
+        ("ranks=-1", "ranks"),
+    ] {
+        let error = set(word).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}

@@ -40,7 +40,7 @@ pub(super) struct Schedule {
 pub(super) struct Run {
     /// Seconds from the start to the first step.
     pub(super) first_seconds: f64,
-    /// Mean seconds of waiting before a step, the first one left out.
+    /// Mean seconds of waiting before a step. The first steps are left out: they live on what was made before training began.
     pub(super) wait_seconds: f64,
     /// The station that was busy for the largest share of the time, and that share.
     pub(super) busiest: (&'static str, f64),
@@ -95,7 +95,8 @@ pub(super) fn train(supply: &Supply, schedule: Schedule, seed: u64) -> Run {
             }
         }
     }
-    let later = &waits[1..];
+    let filled = (1 + supply.ahead).clamp(1, (steps / 2).max(1));
+    let later = &waits[filled..];
     Run {
         first_seconds: waits[0],
         wait_seconds: later.iter().sum::<f64>() / later.len() as f64,
