@@ -29,6 +29,52 @@ pub struct CacheFile {
 }
 
 impl CacheFile {
+    /// Every file that `manifest` names, in a fixed order: partitions, then tables, then the tokenizer.
+    pub fn named_by(manifest: &Manifest) -> impl Iterator<Item = Self> + '_ {
+        let images = Folder::Images(manifest.image_plan_id);
+        let text = Folder::Text(manifest.text_plan_id);
+        let partitions = (0u32..).zip(&manifest.partitions);
+        let hash = manifest.tokenizer.hash;
+        let tokenizer = (FileName::Tokenizer { hash }, manifest.tokenizer);
+        let whole = manifest.tables.files().into_iter().chain([tokenizer]);
+        partitions
+            .flat_map(move |(number, partition)| {
+                Self::of_partition(images, number, &partition.images).chain(Self::of_partition(
+                    text,
+                    number,
+                    &partition.samples,
+                ))
+            })
+            .chain(whole.map(move |(name, entry)| Self {
+                folder: text,
+                name,
+                entry,
+            }))
+    }
+
+    /// The files of one plan in one partition: shards, receipts, index.
+    pub fn of_partition(
+        folder: Folder,
+        partition: u32,
+        files: &PartitionFiles,
+    ) -> impl Iterator<Item = Self> + '_ {
+        let file = move |name, entry| Self {
+            folder,
+            name,
+            entry,
+        };
+        let shards = (0u32..)
+            .zip(&files.shards)
+            .filter_map(move |(ordinal, entry)| {
+                entry.map(|entry| file(FileName::Shard { partition, ordinal }, entry))
+            });
+        let receipts = (0u32..)
+            .zip(&files.receipts)
+            .map(move |(ordinal, entry)| file(FileName::Receipt { partition, ordinal }, *entry));
+        let index = file(FileName::Index { partition }, files.index);
+        shards.chain(receipts).chain([index])
+    }
+
     /// Its path relative to the cache, with `/`.
     #[must_use]
     pub fn relative(&self) -> String {
@@ -137,28 +183,7 @@ impl CacheFiles {
 
     /// Every file that the manifest names, in a fixed order: partitions, then tables, then the tokenizer.
     pub fn expected(&self) -> impl Iterator<Item = CacheFile> + '_ {
-        let (images, text) = (self.images(), self.text());
-        let partitions = (0u32..).zip(&self.manifest.partitions);
-        let whole = self.manifest.tables.files().into_iter();
-        let hash = self.manifest.tokenizer.hash;
-        let tokenizer = (FileName::Tokenizer { hash }, self.manifest.tokenizer);
-        partitions
-            .flat_map(move |(number, partition)| {
-                partition_files(images, number, &partition.images).chain(partition_files(
-                    text,
-                    number,
-                    &partition.samples,
-                ))
-            })
-            .chain(
-                whole
-                    .chain([tokenizer])
-                    .map(move |(name, entry)| CacheFile {
-                        folder: text,
-                        name,
-                        entry,
-                    }),
-            )
+        CacheFile::named_by(&self.manifest)
     }
 
     /// Reads a whole file and checks size and hash.
@@ -270,29 +295,6 @@ fn check_index(path: PathBuf, found: (u32, u64), wanted: (u32, u64)) -> Result<(
         path,
         what: "the index is of another partition, or has another number of rows".into(),
     })
-}
-
-/// The files of one plan in one partition.
-fn partition_files(
-    folder: Folder,
-    partition: u32,
-    files: &PartitionFiles,
-) -> impl Iterator<Item = CacheFile> + '_ {
-    let file = move |name, entry| CacheFile {
-        folder,
-        name,
-        entry,
-    };
-    let shards = (0u32..)
-        .zip(&files.shards)
-        .filter_map(move |(ordinal, entry)| {
-            entry.map(|entry| file(FileName::Shard { partition, ordinal }, entry))
-        });
-    let receipts = (0u32..)
-        .zip(&files.receipts)
-        .map(move |(ordinal, entry)| file(FileName::Receipt { partition, ordinal }, *entry));
-    let index = file(FileName::Index { partition }, files.index);
-    shards.chain(receipts).chain([index])
 }
 
 /// Fails unless `metadata` is that of a regular file of `bytes`.

@@ -12,6 +12,7 @@ use stoker_formats::{
     ContentHash, Error as Formats, FileEntry, FileName, Folder, ImageReceipt, PartitionFiles,
     SampleReceipt,
 };
+use stoker_reader::CacheFile;
 
 use super::cover::Source;
 use super::found::Part;
@@ -145,16 +146,14 @@ fn small_files<'a>(
     partition: u32,
     files: &'a PartitionFiles,
 ) -> impl Iterator<Item = Small<'a>> {
-    let small = move |name, entry| Small {
+    let all = CacheFile::of_partition(folder, partition, files);
+    let small = all.filter(|file| !matches!(file.name, FileName::Shard { .. }));
+    small.map(move |file| Small {
         root,
         folder,
-        name,
-        entry,
-    };
-    let receipts = (0u32..)
-        .zip(&files.receipts)
-        .map(move |(ordinal, receipt)| small(FileName::Receipt { partition, ordinal }, *receipt));
-    receipts.chain([small(FileName::Index { partition }, files.index)])
+        name: file.name,
+        entry: file.entry,
+    })
 }
 
 impl Small<'_> {

@@ -8,9 +8,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use stoker_formats::limits::MAX_MANIFEST_BYTES;
-use stoker_formats::{
-    FileEntry, FileName, Folder, PARTS_FOLDER, PartFile, PartRecord, PartitionFiles, TableKind,
-};
+use stoker_formats::{FileEntry, FileName, Folder, PARTS_FOLDER, PartFile, PartRecord};
+use stoker_reader::CacheFile;
 use tokio::runtime::Runtime;
 
 use super::CommitRequest;
@@ -112,26 +111,21 @@ fn files(record: &PartRecord) -> Vec<Small> {
     };
     let hash = record.tokenizer.hash;
     let mut all = vec![small(text, FileName::Tokenizer { hash }, record.tokenizer)];
-    let tables = &record.tables;
-    for (kind, entry) in [
-        (TableKind::Samples, tables.samples),
-        (TableKind::Rejects, tables.rejects),
-        (TableKind::Provenance, tables.provenance),
-    ] {
-        let name = format!("{PARTS_FOLDER}/{}", PartFile::Table(record.name, kind));
-        all.push(Small { name, entry });
+    for (name, entry) in record.tables.files() {
+        if let FileName::Table { kind, .. } = name {
+            let name = format!("{PARTS_FOLDER}/{}", PartFile::Table(record.name, kind));
+            all.push(Small { name, entry });
+        }
     }
     for entry in &record.partitions {
-        let partition = entry.partition;
-        let mut add = |folder, files: &PartitionFiles| {
-            all.push(small(folder, FileName::Index { partition }, files.index));
-            let receipts = (0u32..).zip(&files.receipts);
-            all.extend(receipts.map(|(ordinal, entry)| {
-                small(folder, FileName::Receipt { partition, ordinal }, *entry)
-            }));
-        };
-        add(images, &entry.files.images);
-        add(text, &entry.files.samples);
+        let files = &entry.files;
+        let images = CacheFile::of_partition(images, entry.partition, &files.images);
+        let samples = CacheFile::of_partition(text, entry.partition, &files.samples);
+        let both = images.chain(samples);
+        all.extend(
+            both.filter(|file| !matches!(file.name, FileName::Shard { .. }))
+                .map(|file| small(file.folder, file.name, file.entry)),
+        );
     }
     all
 }

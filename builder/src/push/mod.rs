@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use crate::error::{Error, Result};
 use crate::held;
 use crate::pack::store::{self, Found};
-use crate::remote::files::{named, shard_partition};
+use crate::remote::files::shard_partition;
 use crate::remote::{Remote, RemoteFile, RemoteOptions, Store, Target, crew, pack_files};
 use crate::verify::progress::Progress;
 use send::Sender;
@@ -192,10 +192,10 @@ fn check_manifest(
 
 /// A file that both manifests name, with different bytes.
 fn first_changed(one: &Manifest, other: &Manifest) -> Option<String> {
-    let theirs: BTreeMap<String, ContentHash> = named(other)
+    let theirs: BTreeMap<String, ContentHash> = CacheFile::named_by(other)
         .map(|file| (file.relative(), file.entry.hash))
         .collect();
-    named(one)
+    CacheFile::named_by(one)
         .map(|file| (file.relative(), file.entry.hash))
         .find(|(name, hash)| theirs.get(name).is_some_and(|other| other != hash))
         .map(|(name, _)| name)

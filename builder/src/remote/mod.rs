@@ -199,7 +199,7 @@ impl Remote {
 
     /// Every file that the manifest names, in a fixed order.
     pub fn files(&self) -> impl Iterator<Item = CacheFile> + '_ {
-        files::named(&self.manifest)
+        CacheFile::named_by(&self.manifest)
     }
 
     /// The entries of the pack tables that were made for this cache, with their bytes, by name.

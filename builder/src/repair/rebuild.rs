@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use stoker_formats::{PARTS_FOLDER, PartName};
+use stoker_formats::{FileName, Folder, PARTS_FOLDER, PartName};
 use stoker_reader::CacheFiles;
 
 use super::damage::{Damaged, File};
@@ -36,32 +36,15 @@ pub(super) fn rebuild(
             File::PackTable(_) | File::PackEntry(_) => None,
         })
         .collect();
-    if !damaged.is_empty() {
+    let built = if damaged.is_empty() {
+        Ok(())
+    } else {
         refuse_unfinished(files)?;
-        for parts in runs(files)? {
-            let options = BuildOptions {
-                output: files.root().to_path_buf(),
-                parts,
-                repair: Some(damaged.clone()),
-                // Those that the cache has; another one would be another cache.
-                max_rejects: RejectLimit::Count(u64::MAX),
-                restart: false,
-                prune: false,
-                ..options.clone()
-            };
-            let progress = if request.show {
-                Progress::on_stderr(options.threads)
-            } else {
-                Progress::silent(options.threads)
-            };
-            let built = build(&options, &request.stop, &progress);
-            drop(progress);
-            // Whether it ended well or not: what only the run needed.
-            clean(files)?;
-            built?;
-        }
-    }
+        build_again(&damaged, files, options, request)
+    };
+    // Whether it ended well or not: what only the runs needed, these or killed ones.
     clean(files)?;
+    built?;
     let reading = Reading::new("check", false, 0, request.stop.clone());
     let outcome = |found: &Damaged| Repaired {
         file: found.file.relative(),
@@ -70,6 +53,34 @@ pub(super) fn rebuild(
         remains: remains(found, files, &reading),
     };
     Ok(found.iter().map(outcome).collect())
+}
+
+/// Builds what is `damaged`, one run for each number of workers that built here.
+fn build_again(
+    damaged: &HashSet<(Folder, FileName)>,
+    files: &CacheFiles,
+    options: &BuildOptions,
+    request: &RepairRequest,
+) -> Result<()> {
+    for parts in runs(files)? {
+        let options = BuildOptions {
+            output: files.root().to_path_buf(),
+            parts,
+            repair: Some(damaged.clone()),
+            // Those that the cache has; another one would be another cache.
+            max_rejects: RejectLimit::Count(u64::MAX),
+            restart: false,
+            prune: false,
+            ..options.clone()
+        };
+        let progress = if request.show {
+            Progress::on_stderr(options.threads)
+        } else {
+            Progress::silent(options.threads)
+        };
+        build(&options, &request.stop, &progress)?;
+    }
+    Ok(())
 }
 
 /// Refuses a folder in which another build is unfinished: its files are not ours.

@@ -51,7 +51,22 @@ class Memmap:
         self.at = state
 
 
-class Mosaic:
+class FromLoader:
+    """Formats with a loader of their own, which gives lists of samples and keeps its position."""
+
+    def iterate(self):
+        for batch in self.loader:
+            for sample in batch:
+                yield sample["ids"], sample["patches"]
+
+    def save(self):
+        return self.loader.state_dict()
+
+    def load(self, state):
+        self.loader.load_state_dict(state)
+
+
+class Mosaic(FromLoader):
     """MosaicML Streaming: MDS files, shuffle algorithm py1e (its default)."""
 
     package = "mosaicml-streaming"
@@ -78,19 +93,8 @@ class Mosaic:
 
         self.loader = Loader(self.data, batch_size=16, collate_fn=list)
 
-    def iterate(self):
-        for batch in self.loader:
-            for sample in batch:
-                yield sample["ids"], sample["patches"]
 
-    def save(self):
-        return self.loader.state_dict()
-
-    def load(self, state):
-        self.loader.load_state_dict(state)
-
-
-class LitData:
+class LitData(FromLoader):
     """LitData: optimised chunks, shuffle=True (its default shuffler)."""
 
     package = "litdata"
@@ -109,17 +113,6 @@ class LitData:
 
         self.data = StreamingDataset(str(folder), shuffle=shuffled, seed=SEED, drop_last=False)
         self.loader = StreamingDataLoader(self.data, batch_size=16, collate_fn=list)
-
-    def iterate(self):
-        for batch in self.loader:
-            for sample in batch:
-                yield sample["ids"], sample["patches"]
-
-    def save(self):
-        return self.loader.state_dict()
-
-    def load(self, state):
-        self.loader.load_state_dict(state)
 
 
 class WebDataset:
