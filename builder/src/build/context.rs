@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use stoker_formats::ImageKey;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 
 use super::budget::Budget;
+use super::decoding::Decoding;
 use super::early::Early;
 use super::gate::Gate;
 use super::in_flight::InFlight;
@@ -23,9 +23,6 @@ use crate::plan::Plan;
 use crate::publish::Publisher;
 use crate::source::Source;
 use crate::text::TextPreparer;
-
-/// Unit of the decode memory's semaphore.
-const DECODE_UNIT_BYTES: u64 = 1 << 20;
 
 /// The build's parts. Stages read it; whatever changes has its own lock.
 pub(crate) struct Context {
@@ -48,7 +45,7 @@ pub(crate) struct Context {
     pub(crate) buffers: Buffers,
     pub(crate) gate: Gate,
     pub(crate) budget: Arc<Budget>,
-    pub(crate) decode_memory: DecodeMemory,
+    pub(crate) decoding: Arc<Decoding>,
     pub(crate) in_flight: InFlight,
     /// Files that count as lost.
     pub(crate) damaged: Damaged,
@@ -135,33 +132,5 @@ impl Buffers {
             idle.bytes += buffer.capacity();
             idle.buffers.push(buffer);
         }
-    }
-}
-
-/// Bounds the memory of all running decoders; an image that needs more than all of it runs alone.
-#[derive(Debug)]
-pub(crate) struct DecodeMemory {
-    units: Arc<Semaphore>,
-    units_max: u32,
-}
-
-impl DecodeMemory {
-    pub(crate) fn new(bytes: u64) -> Self {
-        let units_max = u32::try_from(bytes / DECODE_UNIT_BYTES)
-            .unwrap_or(u32::MAX >> 4)
-            .max(1);
-        Self {
-            units: Arc::new(Semaphore::new(units_max as usize)),
-            units_max,
-        }
-    }
-
-    /// Waits until `bytes` may be used. `None` never happens: the semaphore is not closed.
-    pub(crate) async fn acquire(&self, bytes: u64) -> Option<tokio::sync::OwnedSemaphorePermit> {
-        let units = bytes
-            .div_ceil(DECODE_UNIT_BYTES)
-            .min(u64::from(self.units_max));
-        let units = u32::try_from(units).unwrap_or(self.units_max);
-        Arc::clone(&self.units).acquire_many_owned(units).await.ok()
     }
 }

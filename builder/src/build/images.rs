@@ -1,8 +1,8 @@
 //! The image stage of one partition: fetch, decode, write, in plan order.
 //!
 //! A dispatcher starts items in plan order as the budget allows; each is fetched on the runtime and
-//! decoded on the pool; this thread takes the results in plan order and writes them. So the bytes of
-//! a shard do not depend on threads or latency.
+//! decoded on the pool, the first ready one next; this thread takes the results in plan order and
+//! writes them. So the bytes of a shard do not depend on threads or latency.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -194,23 +194,28 @@ async fn dispatch(
     items: Range<usize>,
     sender: mpsc::Sender<Waiting>,
 ) {
-    for image in &images[items] {
+    for item in items {
         let permit = context.budget.acquire().await;
         let (done, waiting) = oneshot::channel();
         if sender.send(waiting).await.is_err() {
             return;
         }
         let context = Arc::clone(&context);
-        let image = *image;
+        let image = images[item];
         tokio::spawn(async move {
-            let outcome = prepare(context, image, permit).await;
+            let outcome = prepare(context, item, image, permit).await;
             let _ = done.send(outcome);
         });
     }
 }
 
-/// Fetches and decodes one image.
-async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Result<Done> {
+/// Fetches and decodes one image, item `item` of its partition.
+async fn prepare(
+    context: Arc<Context>,
+    item: usize,
+    image: u32,
+    mut permit: Permit,
+) -> Result<Done> {
     let key = context.plan.images[image as usize].key;
     let (raw, link) = context.plan.image_link(image)?;
     let rejected = |reject: Reject, source, permit| Done {
@@ -254,7 +259,7 @@ async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Resul
     };
     let patches_bytes = probed.patches_bytes();
     permit.resize(bytes.len() as u64 + patches_bytes);
-    let memory = context.decode_memory.acquire(probed.working_bytes).await;
+    let turn = context.decoding.turn(item, probed.working_bytes).await;
     let (send, outcome) = oneshot::channel();
     let worker = Arc::clone(&context);
     context.pool.spawn(move || {
@@ -268,7 +273,7 @@ async fn prepare(context: Arc<Context>, image: u32, mut permit: Permit) -> Resul
                 .with(|preparer| preparer.prepare_into(&bytes, patches))
         });
         // Before the result is known: what a receipt holds is no suspect of a later run.
-        drop((note, bytes, memory));
+        drop((note, bytes, turn));
         if let Ok(prepared) = &prepared {
             worker.gate.add(prepared.patches.len() as u64);
         }

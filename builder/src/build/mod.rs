@@ -6,6 +6,7 @@
 mod budget;
 pub(crate) mod commit;
 mod context;
+mod decoding;
 pub(crate) mod early;
 mod gate;
 mod images;
@@ -45,7 +46,8 @@ pub use stop::Stop;
 use crate::error::{Error, Result};
 use crate::plan::estimate::{self, Estimate, Tools};
 use crate::publish::free_bytes;
-use context::{Context, DecodeMemory, Preparers};
+use context::{Context, Preparers};
+use decoding::Decoding;
 use early::Early;
 use in_flight::InFlight;
 use receipts::Layout;
@@ -127,7 +129,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         buffers: context::Buffers::default(),
         gate: gate::Gate::new(options.threads),
         budget: budget::Budget::new(options.memory_budget_bytes / 2),
-        decode_memory: DecodeMemory::new(options.memory_budget_bytes / 2),
+        decoding: Decoding::new(options.threads, options.memory_budget_bytes / 2),
         in_flight: notes.in_flight,
         damaged: options.repair.clone().unwrap_or_default(),
         crashers: notes.crashers,
