@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use memmap2::MmapMut;
+use memmap2::{Advice, MmapMut};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
@@ -28,7 +28,7 @@ const BUFFERS: usize = 3;
 /// A file that grows at its end.
 #[derive(Debug)]
 pub(crate) struct Append {
-    /// Memory at a page's border; pages that are never filled cost nothing.
+    /// Memory at a page's border.
     buffer: MmapMut,
     filled: usize,
     out: Out,
@@ -107,6 +107,7 @@ impl Write for Append {
     }
 }
 
+/// Pages that are never filled cost nothing.
 fn buffer() -> io::Result<MmapMut> {
     MmapMut::map_anon(WRITE_BYTES)
 }
@@ -157,7 +158,10 @@ impl Behind {
         }
         if self.buffers < BUFFERS {
             self.buffers += 1;
-            return buffer();
+            let buffer = buffer()?;
+            // Only advice: the file is large, and pinning few pages for each write takes less time.
+            let _ = buffer.advise(Advice::HugePage);
+            return Ok(buffer);
         }
         match self.empty.recv() {
             Ok(empty) => Ok(empty),
