@@ -160,6 +160,10 @@ impl Maker<'_> {
             packed,
             sample_ids: look.sample_ids.then(Vec::new),
         };
+        for (sample, entry) in &plan.samples {
+            (self.reading)(Some(Rows::sample_shard(*sample, entry)));
+            self.rows.expect(*sample, entry);
+        }
         let mut samples = plan.samples.iter();
         let mut start = 0;
         for row in &plan.rows {

@@ -2,10 +2,14 @@
 //!
 //! A shard that comes in by small reads ahead stands there in small pages, and copying out of those takes about twice the
 //! CPU time of copying out of large ones. A populated mapping that asks for huge pages makes Linux read whole ones where
-//! the file system can (ext4, XFS and others of late); elsewhere it is an ordinary read ahead.
+//! the file system can (ext4, XFS and others of late); elsewhere it is an ordinary read ahead. Text, of which a row is a few
+//! pages in several places, is asked for all at once: one read after another would wait behind the large ones each time.
 //! Invariant: all of it is a hint. Nothing is read here, and what fails is found by the read that follows.
 
 use std::fs::File;
+use std::num::NonZeroU64;
+
+use rustix::fs::{Advice, fadvise};
 
 use crate::bits::Bits;
 use crate::mmap::populate;
@@ -35,10 +39,16 @@ impl Filled {
     }
 }
 
+/// Asks for `length` bytes at `offset` of a file, and does not wait for them.
+pub(crate) fn will_need(file: &File, offset: u64, length: u64) {
+    if let Some(length) = NonZeroU64::new(length) {
+        let _ = fadvise(file, offset, Some(length), Advice::WillNeed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io::IoSliceMut;
-    use std::io::Write;
+    use std::io::{IoSliceMut, Write};
 
     use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
@@ -85,16 +95,43 @@ mod tests {
         }
     }
 
-    #[test]
-    fn blocks_are_in_the_page_cache_afterwards() {
-        // Not in a memory file system, which is all page cache.
+    /// A file of eight blocks that the page cache has forgotten, but not in a memory file system, which is all page cache.
+    fn forgotten() -> (tempfile::NamedTempFile, File, u64) {
         let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let size = 8 * BLOCK;
         file.write_all(&vec![7; usize::try_from(size).unwrap()])
             .unwrap();
         file.as_file().sync_all().unwrap();
-        rustix::fs::fadvise(file.as_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        fadvise(file.as_file(), 0, None, Advice::DontNeed).unwrap();
         let open = File::open(file.path()).unwrap();
+        (file, open, size)
+    }
+
+    /// Bytes that this process has asked disks for.
+    fn asked_for() -> u64 {
+        let counters = std::fs::read_to_string("/proc/self/io").unwrap();
+        let line = counters
+            .lines()
+            .find_map(|line| line.strip_prefix("read_bytes: "));
+        line.unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_asked_for_is_on_its_way_at_once() {
+        let (_file, open, size) = forgotten();
+        let before = asked_for();
+        will_need(&open, BLOCK, 3 * 4096);
+        will_need(&open, 0, 0);
+        let asked = asked_for() - before;
+        // Whether pages can be absent here, and whether that is told: a look asks for what it misses.
+        if is_cached(&open, size - 1) == Some(false) {
+            assert!(asked >= 3 * 4096, "{asked}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_in_the_page_cache_afterwards() {
+        let (_file, open, size) = forgotten();
         let filled = Filled::default();
         filled.fill(&open, size, BLOCK + 5, BLOCK);
         let cached: Vec<_> = (0..2 * BLOCK / 4096)

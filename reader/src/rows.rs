@@ -3,6 +3,7 @@
 //! Owns the checks of a row on the way: bounds, checksum, counts. Invariant: with `verify` on, what arrives is what was
 //! written; without, at least nothing outside the file is read and the counts fit each other.
 
+mod ahead;
 mod elsewhere;
 
 use std::sync::Arc;
@@ -32,6 +33,8 @@ struct Source {
     read: Vec<u32>,
     /// Of each partition the sample rows and the image rows that were held against their checksums.
     checked: Vec<(Bits, Bits)>,
+    /// Of each partition the sample rows that the system was asked for.
+    asked: Vec<Bits>,
 }
 
 /// Everything that rows are read from.
@@ -43,8 +46,8 @@ pub(crate) struct Rows {
     remote: Option<RemoteCache>,
     backend: Box<dyn ReadShard>,
     verify: Verify,
-    /// Whether pages are given back to the system once they were copied.
     drop_pages: bool,
+    fills: bool,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -93,6 +96,7 @@ impl Rows {
                 checked: (0..files.partitions())
                     .map(|_| Default::default())
                     .collect(),
+                asked: (0..files.partitions()).map(|_| Bits::default()).collect(),
                 files,
             })
             .collect();
@@ -104,6 +108,7 @@ impl Rows {
             backend: how.backend.make(how.fills),
             verify: how.verify,
             drop_pages: how.drop_pages,
+            fills: how.fills,
             counters,
         }
     }

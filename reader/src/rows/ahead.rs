@@ -1,0 +1,48 @@
+//! Asks the system for rows that will be read soon.
+//!
+//! Invariant: all of it is a hint, given once for each row; what fails is found by the read that follows.
+
+use stoker_formats::SampleEntry;
+
+use super::Rows;
+use crate::page_cache::will_need;
+use crate::units::Sample;
+
+impl Rows {
+    /// Asks for a sample's text, unless it was asked for before or comes from a remote.
+    pub(crate) fn expect(&self, sample: Sample, entry: &SampleEntry) {
+        let row = Self::sample_row(sample, entry);
+        if self.fills && self.brings(Self::id(row)).is_none() && self.is_first(sample) {
+            let Ok(file) = self.shard(row) else {
+                return;
+            };
+            let (tokens, images) = (u64::from(entry.n_tokens), u64::from(entry.n_images));
+            will_need(file.file(), entry.input_ids, tokens * 4);
+            will_need(file.file(), entry.labels, tokens * 4);
+            will_need(file.file(), entry.images, images * 4);
+            will_need(file.file(), entry.image_grid_thw, images * 12);
+            will_need(file.file(), entry.sample_id, 1);
+        }
+    }
+
+    /// Whether nobody has asked for the sample yet.
+    fn is_first(&self, sample: Sample) -> bool {
+        let first = || {
+            let source = self.source(sample.cache).ok()?;
+            let rows = source
+                .files
+                .partition(sample.partition)
+                .ok()?
+                .samples
+                .index
+                .rows;
+            Some(
+                source
+                    .asked
+                    .get(sample.partition as usize)?
+                    .set(rows, sample.row),
+            )
+        };
+        first().unwrap_or(false)
+    }
+}
