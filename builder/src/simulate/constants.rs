@@ -56,6 +56,8 @@ pub struct Constants {
     pub link_gb_s: f64,
     /// One thread's copies in memory.
     pub copy_gb_s: f64,
+    /// Workers of all nodes together; 0 for what the rate needs, and at least one a stream.
+    pub workers: u32,
     /// Cores that the worker of one stream claims when workers are placed.
     pub worker_cores: f64,
     /// Seconds in which one rank's reader makes one sample ready.
@@ -95,6 +97,7 @@ impl Default for Constants {
             disk_gb_s: 3.0,
             link_gb_s: 25.0,
             copy_gb_s: 8.0,
+            workers: 0,
             worker_cores: 0.25,
             read_seconds: 0.8e6 / 4e9,
             open_seconds: 0.05,
@@ -145,6 +148,7 @@ impl Constants {
             let (least, most) = match name.as_str() {
                 "variation" | "missing" => (0.0, 1.0),
                 "ranks" | "streams" | "cores" | "gets" => (1.0, 1e4),
+                "workers" => (0.0, 1e7),
                 "batch_per_rank" => (1.0, 16_384.0),
                 "ahead_batches" => (1.0, 64.0),
                 name if name.ends_with("seconds") => (0.0, 1e6),

@@ -15,7 +15,7 @@ use super::training::Supply;
 
 /// Requests one after another that opening a stream takes: find it, read its first records.
 const OPENING_GETS: f64 = 2.0;
-/// Workers that are started for what is needed on average.
+/// Workers that are started for what is needed on average, where their number is not given.
 const SPARE_WORKERS: f64 = 1.25;
 /// Serves any number of samples at once.
 const NO_QUEUE: u32 = u32::MAX;
@@ -149,8 +149,13 @@ fn store(of: &Constants, nodes: u32, colocated: bool) -> Feed {
     let all = f64::from(nodes);
     let rate = f64::from(of.node_batch()) / of.step_seconds;
     let wanted = SPARE_WORKERS * all * rate * of.prepare_seconds;
-    let workers = wanted.max(f64::from(of.streams));
-    let claimed = wanted.max(f64::from(of.streams) * of.worker_cores);
+    let (workers, claimed) = if of.workers == 0 {
+        let claimed = wanted.max(f64::from(of.streams) * of.worker_cores);
+        (wanted.max(f64::from(of.streams)), claimed)
+    } else {
+        let given = f64::from(of.workers);
+        (given, given * of.worker_cores)
+    };
     let holders = if colocated {
         (claimed / f64::from(of.cores)).ceil().clamp(1.0, all)
     } else {

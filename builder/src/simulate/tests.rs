@@ -232,6 +232,24 @@ fn a_saturated_card_of_the_workers_bounds_their_object_store() {
 }
 
 #[test]
+fn too_few_workers_wait_for_their_requests() {
+    let of = Constants {
+        workers: 2,
+        gets: 4,
+        get_seconds: 0.2,
+        ..exact()
+    };
+    let report = simulated(of.clone(), &[1]);
+    let spread = (report.rows.iter())
+        .find(|row| row.mode == Mode::StoreSpread)
+        .expect("every mode is there");
+    // Eight requests at once, each with the preparing that follows it on a worker that has nothing to wait for.
+    let batch = f64::from(of.ranks * of.batch_per_rank);
+    let cycle = batch * (of.get_seconds + of.prepare_seconds) / 8.0;
+    close(spread.wait_seconds + of.step_seconds, cycle, 0.05);
+}
+
+#[test]
 fn more_waiting_nodes_wait_for_the_slowest() {
     let report = simulated(Constants::default(), &[1, 1024]);
     assert!(waiting(&report, 1024, Mode::Concurrent) > waiting(&report, 1, Mode::Concurrent));

@@ -35,16 +35,17 @@ def options(p):
     p.add_argument("--fresh", action="store_true", help="measure what was measured with these settings before, too")
 
 
-def spec_of(ctx, a, rung, batch, latency_ms, steps, readers=None, workers=None, step_s=None):
-    """What a rung is told. The first fields tell its results from others."""
+def spec_of(ctx, a, rung, batch, latency_ms, steps, readers=None, workers=None, step_s=None, settle=1):
+    """What a rung is told; its first `settle` steps count in no figure but their own. The first fields tell its results from others."""
     if readers is None:
         readers = a.tasks if rung.startswith("async") else a.threads
     return {"rung": rung, "batch": batch, "latency_ms": latency_ms, "readers": readers, "workers": workers or measure.CORES,
             "micro": a.micro, "max_pixels": a.max_pixels, "depth": a.depth, "target": a.target, "steps": steps, "step_s": step_s,
+            "settle": settle,
             "cores": measure.CORES, "work": str(ctx.work), "model": str(ctx.model), "cache": str(ctx.work / "ladder" / "cache")}
 
 
-IDENTITY = ("rung", "batch", "latency_ms", "readers", "workers", "micro", "max_pixels", "depth", "target", "steps")
+IDENTITY = ("rung", "batch", "latency_ms", "readers", "workers", "micro", "max_pixels", "depth", "target", "steps", "settle")
 
 
 def known(results, spec):

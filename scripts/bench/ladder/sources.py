@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, repeat
 from urllib.parse import urlsplit
 
 import torch
@@ -197,7 +198,8 @@ def from_cache(_data, spec):
     def batches():
         with stoker.Reader(spec["cache"], global_batch_size=spec["batch"], micro_batch_size=spec["micro"], dtype="float32",
                            layout="padded", shuffle="full", sample_ids=True, tensors="torch") as reader:
-            for batch in reader:
+            # Epoch after epoch.
+            for batch in chain.from_iterable(repeat(reader)):
                 out = {name: batch[name] for name in ("input_ids", "attention_mask", "pixel_values", "image_grid_thw")}
                 # Lines count from 1.
                 out["index"] = [int(sample.rsplit(":", 1)[1]) - 1 for sample in batch["sample_ids"]]

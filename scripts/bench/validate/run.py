@@ -14,6 +14,8 @@ from ladder.run import build, measured, options, spec_of
 from results import Results, machine
 
 LATENCY_MS, STEPS, SERIAL_STEPS = 30, 4, 3
+# Of Stoker's rows: its buffers are made in the first epoch, which takes longer than a step; then two are measured.
+EPOCHS, SETTLED = 3, 1
 GOAL = 0.20
 # rung, latency in ms, share of the batch, readers, workers, step as a share of what Stoker's reader needs (None: as in the ladder)
 FORETOLD = [
@@ -53,7 +55,7 @@ def calibrated(rows, batch, samples):
             latency = serial["get_s"] if rung.endswith("queue") else 0
             prepare = (r["wait_s"] + r["step_s"] - latency) * measure.CORES / batch
         out[rung] = {"prepare_seconds": prepare, "copy_gb_s": copy, "made_bytes": serial["made_bytes"], "get_overhead": overhead,
-                     "samples": samples, **NOTHING}
+                     "alone_seconds": serial["prepare_s"], "samples": samples, **NOTHING}
     out["stoker, warm"]["read_seconds"] = 1 / rows["stoker, unhindered"]["samples_s"]
     return out
 
@@ -63,9 +65,12 @@ def foretold(ctx, constants, rung, latency_ms, batch, readers, workers, step_s, 
     values = dict(constants, batch_per_rank=batch, step_seconds=step_s, gets=readers, cores=measure.CORES, ahead_batches=depth,
                   get_seconds=latency_ms / 1000 + constants["get_overhead"], streams=1)
     del values["get_overhead"]
+    alone = values.pop("alone_seconds")
     if rung.startswith("workers"):
-        # The trainer takes what lies in shared memory; the worker has made the copy.
-        values.update(cores=workers, streams=workers)
+        # The trainer takes what lies in shared memory; the worker has made the copy. One process at work is as fast as the serial
+        # rung, as many as there are cores slow each other down as they did where the constants are from.
+        share = (workers - 1) / max(1, measure.CORES - 1)
+        values.update(cores=workers, workers=workers, prepare_seconds=alone + share * (values["prepare_seconds"] - alone))
     path = ctx.work / "validate" / "constants.json"
     path.write_text(json.dumps(values), encoding="utf-8")
     done = subprocess.run([str(ctx.stoker), "simulate", "--nodes", "1", "--steps", "50", "--constants", str(path), "--json"],
@@ -83,16 +88,16 @@ def main(ctx, argv):
     data = Data(ctx.work, ctx.model, (STEPS + 5) * a.batch, a.max_pixels)
     data.make()
 
-    def row(server, rung, latency_ms, batch, steps, **given):
-        return measured(ctx, a, results, data, server, spec_of(ctx, a, rung, batch, latency_ms, steps, **given))
+    def row(server, rung, latency_ms, batch, **given):
+        return measured(ctx, a, results, data, server, spec_of(ctx, a, rung, batch, latency_ms, **given))
 
     with Server(data, LATENCY_MS) as server:
         build(ctx, a, data, server, LATENCY_MS)
-        rows = {"serial": row(server, "serial", LATENCY_MS, a.batch, SERIAL_STEPS)}
+        rows = {"serial": row(server, "serial", LATENCY_MS, a.batch, steps=SERIAL_STEPS)}
         step_s = rows["serial"]["step_s"]
         for rung in ("threads", "async", "threads + queue", "async + queue", "workers, references", "stoker, warm"):
-            rows[rung] = row(server, rung, LATENCY_MS, a.batch, STEPS, step_s=step_s)
-        rows["stoker, unhindered"] = row(server, "stoker, warm", LATENCY_MS, a.batch, STEPS, step_s=0.0)
+            rows[rung] = row(server, rung, LATENCY_MS, a.batch, steps=STEPS, step_s=step_s)
+        rows["stoker, unhindered"] = row(server, "stoker, warm", LATENCY_MS, a.batch, step_s=0.0, **epochs(data, a.batch))
     constants = calibrated(rows, a.batch, data.count)
     out = []
     for rung, latency_ms, batch_share, readers, workers, reader_share in FORETOLD:
@@ -101,8 +106,10 @@ def main(ctx, argv):
         step = step_s * batch_share if reader_share is None else reader_share * batch / rows["stoker, unhindered"]["samples_s"]
         said = foretold(ctx, constants[rung], rung, latency_ms, batch, readers, workers or measure.CORES, step, a.depth)
         with Server(data, latency_ms) as server:
-            steps = SERIAL_STEPS if rung == "serial" else STEPS * a.batch // batch
-            found = row(server, rung, latency_ms, batch, steps, readers=readers, workers=workers, step_s=step)
+            length = {"steps": SERIAL_STEPS if rung == "serial" else STEPS * a.batch // batch}
+            if reader_share is not None:
+                length = epochs(data, batch)
+            found = row(server, rung, latency_ms, batch, readers=readers, workers=workers, step_s=step, **length)
         out.append({"rung": rung, "latency_ms": latency_ms, "batch": batch, "readers": readers, "workers": workers, "step_s": step,
                     "foretold_ratio": said["wait_ratio"], "measured_ratio": found["wait_ratio"],
                     "foretold_s": said["wait_seconds"] + step, "measured_s": found["wait_s"] + step})
@@ -110,6 +117,12 @@ def main(ctx, argv):
     text = "\n".join([where, "", *table(a, out, step_s)]) + "\n"
     results.write("table.md", text)
     print(text)
+
+
+def epochs(data, batch):
+    """Steps of all epochs, and of those that do not count."""
+    steps = data.count // batch
+    return {"steps": EPOCHS * steps, "settle": SETTLED * steps}
 
 
 def table(a, out, step_s):
