@@ -123,12 +123,12 @@ mod tests {
     #[test]
     fn the_first_in_the_plan_comes_first_however_late_it_is_ready() {
         run(async {
-            let decoding = Decoding {
+            let decoding = Arc::new(Decoding {
                 turns_max: 1,
                 ..Arc::into_inner(Decoding::new(1, 100)).unwrap()
-            };
-            let order = order(&Arc::new(decoding), &[(7, 1), (9, 100), (3, 1), (5, 1000)]);
-            assert_eq!(order.await, [3, 5, 7, 9]);
+            });
+            let order = order(&decoding, &[(7, 1), (9, 100), (3, 1), (5, 1000)]).await;
+            assert_eq!(order, [3, 5, 7, 9]);
         });
     }
 
