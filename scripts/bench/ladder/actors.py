@@ -29,9 +29,9 @@ def rung(data, spec):
     import ray
 
     micros = spec["depth"] * spec["batch"] // spec["micro"]
-    # Float32 pixels of all that is ahead and of a few more, so that nothing is spilled to the disk.
+    # Float32 pixels of all that is ahead and of a few more. From four fifths on Ray would write some of it to the disk.
     pixel_bytes = (micros + 2 * spec["workers"] + 2) * spec["micro"] * spec["max_pixels"] * 2 * 3 * 4
-    ray.init(num_cpus=spec["workers"], object_store_memory=pixel_bytes * 9 // 8, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=spec["workers"], object_store_memory=pixel_bytes * 4 // 3, include_dashboard=False, log_to_driver=False)
     actor = ray.remote(num_cpus=1)(Preparer)
     crew = [actor.remote(data, spec, number) for number in range(spec["workers"])]
     ray.get([one.ready.remote() for one in crew])
