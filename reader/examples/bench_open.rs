@@ -1,9 +1,10 @@
 //! Measures opening a large cache; `scripts/bench-open` builds and runs it.
 //!
-//! usage: bench_open FOLDER [--rounds N] [--pack NAME]
+//! usage: bench_open FOLDER [--rounds N] [--samples N] [--pack NAME]
 //!
 //! Makes a cache of 10^7 text samples in 10^4 shards in FOLDER (once), then opens it again and again in processes of
-//! their own, at the start and at places of a cursor, and prints medians: time to the first batch, and memory.
+//! their own, at the start and at places of a cursor, and prints medians: time to the first batch, and memory. No rounds
+//! only make the cache.
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
 #[path = "../../tests/src/synthetic.rs"]
@@ -17,7 +18,7 @@ use std::time::Instant;
 use stoker_formats::{IGNORED_LABEL, SampleData};
 use stoker_reader::{Cursor, Reader, ReaderOptions, Step};
 
-const PARTITIONS: u64 = 1000;
+const SAMPLES: u64 = 10_000_000;
 const PARTITION_ROWS: u64 = 10_000;
 const SHARD_ROWS: usize = 1000;
 
@@ -46,9 +47,10 @@ fn partition(number: u64, rows: u64) -> synthetic::Content {
     }
 }
 
-fn make(cache: &Path) {
-    let train = (0..PARTITIONS).map(|number| partition(number, PARTITION_ROWS));
-    let val = std::iter::once_with(|| partition(PARTITIONS, 10));
+fn make(cache: &Path, samples: u64) {
+    let partitions = samples / PARTITION_ROWS;
+    let train = (0..partitions).map(|number| partition(number, PARTITION_ROWS));
+    let val = std::iter::once_with(move || partition(partitions, 10));
     synthetic::write_each(
         cache,
         train.chain(val),
@@ -101,19 +103,23 @@ fn main() {
         let (cache, pack, cursor) = (given().expect("a cache"), given(), given());
         return child(Path::new(&cache), pack.as_deref(), cursor.as_deref());
     }
-    let (mut rounds, mut pack) = (15, None);
+    let (mut rounds, mut samples, mut pack) = (15, SAMPLES, None);
     while let Some(argument) = arguments.next() {
         let value = arguments.next().expect("a value");
         match argument.as_str() {
             "--rounds" => rounds = value.parse().expect("a number"),
+            "--samples" => samples = value.parse().expect("a number"),
             "--pack" => pack = Some(value),
-            _ => panic!("usage: bench_open FOLDER [--rounds N] [--pack NAME]"),
+            _ => panic!("usage: bench_open FOLDER [--rounds N] [--samples N] [--pack NAME]"),
         }
     }
     let cache = PathBuf::from(first).join("cache");
     if !cache.join("manifest.json").exists() {
-        println!("making {} samples", PARTITIONS * PARTITION_ROWS);
-        make(&cache);
+        println!("making {samples} samples");
+        make(&cache, samples);
+    }
+    if rounds == 0 {
+        return;
     }
     let mut reader = Reader::open(options(&cache, pack.as_deref())).expect("a reader");
     println!("| the first batch | ms | anonymous MiB |");

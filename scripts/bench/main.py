@@ -15,7 +15,8 @@ def main():
     p = argparse.ArgumentParser(prog="scripts/bench/run")
     for name in ("work", "model", "stoker"):
         p.add_argument("--" + name, type=Path, required=True, help=argparse.SUPPRESS)
-    p.add_argument("--peers", type=Path, help=argparse.SUPPRESS)
+    for name in ("peers", "make-cache"):
+        p.add_argument("--" + name, type=Path, help=argparse.SUPPRESS)
     p.add_argument("name", choices=BENCHMARKS, metavar="NAME", help="of %s" % ", ".join(BENCHMARKS))
     p.add_argument("options", nargs=argparse.REMAINDER, help="NAME --help explains them")
     a = p.parse_args()

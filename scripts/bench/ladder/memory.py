@@ -1,11 +1,11 @@
-"""Watches the memory of a process and its children: anonymous memory of each, and shared memory once."""
+"""Watches the memory of a process and all below it: anonymous memory of each, and shared memory once."""
 
 import threading
 from pathlib import Path
 
 
 class Memory(threading.Thread):
-    """`peak` is the most that was seen of `pid` and its children together, in bytes."""
+    """`peak` is the most that was seen of `pid` and all below it together, in bytes."""
 
     def __init__(self, pid, every_s=0.2):
         super().__init__(daemon=True)
@@ -18,12 +18,12 @@ class Memory(threading.Thread):
 
 
 def family(pid):
-    """The process and its children."""
+    """The process, its children, and theirs."""
     try:
         found = [children.read_text().split() for children in Path("/proc/%d/task" % pid).glob("*/children")]
     except OSError:
         found = []
-    return [pid] + [int(child) for children in found for child in children]
+    return [pid] + [below for children in found for child in children for below in family(int(child))]
 
 
 def field(path, name):

@@ -19,7 +19,7 @@ from ladder.memory import Memory
 from results import Results, machine
 
 NAMES = ["serial", "threads", "async", "threads + queue", "async + queue", "workers, copies", "workers, references",
-         "stoker, cold", "stoker, warm"]
+         "workers, Ray", "stoker, cold", "stoker, warm"]
 FLOOR_RATIO, FLOOR_FIRST_S = 0.005, 0.1
 BENCH = Path(__file__).resolve().parent.parent
 

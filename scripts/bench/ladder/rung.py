@@ -12,8 +12,11 @@ import time
 
 import torch
 
-from ladder import sources
+from ladder import actors, sources
 from ladder.data import Data, digest, probes
+from ladder.memory import family
+
+RUNGS = {**sources.RUNGS, "workers, Ray": actors.rung}
 
 
 class Check:
@@ -59,16 +62,14 @@ class Check:
 
 
 def cpu_seconds():
-    """CPU seconds of this process and its living children."""
-    me = str(os.getpid())
+    """CPU seconds of this process and all that live below it."""
     total = 0
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for pid in family(os.getpid()):
         try:
-            fields = open("/proc/%s/stat" % name).read().rsplit(")", 1)[1].split()
+            fields = open("/proc/%d/stat" % pid).read().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        if name == me or fields[1] == me:
-            total += int(fields[11]) + int(fields[12])
+        total += int(fields[11]) + int(fields[12])
     return total / os.sysconf("SC_CLK_TCK")
 
 
@@ -82,7 +83,7 @@ def run(spec):
     torch.set_num_threads(1)
     data = Data(spec["work"], spec["model"], spec["records"], spec["max_pixels"])
     check = Check(data.reference())
-    online, batches = sources.RUNGS[spec["rung"]](data, spec)
+    online, batches = RUNGS[spec["rung"]](data, spec)
     micros = spec["batch"] // spec["micro"]
     waits, busy = [[]], []
     step_s, cpu, read = spec["step_s"], cpu_seconds(), bytes_read()
@@ -125,6 +126,7 @@ def run(spec):
         # What the loop itself does for a batch that is there: all but the first micro-batch of each.
         row["take_s"] = sum(sum(step[1:]) for step in waits[settle:]) / len(later) * micros / max(1, micros - 1)
     print(json.dumps(row), flush=True)
+    batches.close()
     # Threads and workers that are still ahead have nothing left to do.
     os._exit(0)
 

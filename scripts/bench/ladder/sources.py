@@ -160,9 +160,16 @@ class Worker(IterableDataset):
         self.online, self.spec, self.references = online, spec, references
 
     def __iter__(self):
-        info, micro = get_worker_info(), self.spec["micro"]
+        info = get_worker_info()
+        for batch in self.share(info.id, info.num_workers):
+            # Tensors go to the trainer as references to shared memory, arrays as copies through a pipe.
+            yield batch if self.references else arrays(batch)
+
+    def share(self, number, workers):
+        """The micro-batches of worker `number`."""
+        micro = self.spec["micro"]
         parts = [batch[at:at + micro] for batch in self.online.batches() for at in range(0, len(batch), micro)]
-        mine = parts[info.id::info.num_workers]
+        mine = parts[number::workers]
         pool = ThreadPoolExecutor(self.spec["readers"])
         wanted = iter([i for part in mine for i in part])
         coming = [(i, pool.submit(self.online.fetch, i)) for i, _ in zip(wanted, range(self.spec["readers"]))]
@@ -174,9 +181,17 @@ class Worker(IterableDataset):
                 if following is not None:
                     coming.append((following, pool.submit(self.online.fetch, following)))
                 samples.append(self.online.prepared(i, picture.result()))
-            batch = collate(samples)
-            # Tensors go to the trainer as references to shared memory, arrays as copies through a pipe.
-            yield batch if self.references else {k: v.numpy() if torch.is_tensor(v) else v for k, v in batch.items()}
+            yield collate(samples)
+
+
+def arrays(batch):
+    """A micro-batch with NumPy's arrays in place of tensors."""
+    return {k: v.numpy() if torch.is_tensor(v) else v for k, v in batch.items()}
+
+
+def tensors(batch):
+    """And back, without a copy."""
+    return {k: v if k == "index" or torch.is_tensor(v) else torch.from_numpy(v) for k, v in batch.items()}
 
 
 def workers(references):
@@ -186,8 +201,7 @@ def workers(references):
         micros = spec["depth"] * spec["batch"] // spec["micro"]
         loader = DataLoader(Worker(online, spec, references), batch_size=None, num_workers=spec["workers"],
                             prefetch_factor=max(1, micros // spec["workers"]), multiprocessing_context="fork")
-        return online, ({k: torch.from_numpy(v) if hasattr(v, "dtype") and not torch.is_tensor(v) else v for k, v in batch.items()}
-                        for batch in loader)
+        return online, (tensors(batch) for batch in loader)
     return rung
 
 

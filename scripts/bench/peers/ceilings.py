@@ -1,6 +1,6 @@
-"""What the machine can at most, measured in the same run: copies in memory, and reads past the page cache.
+"""What the machine can at most, measured in the same run: copies in memory, and writes and reads past the page cache.
 
-usage: python -m peers.ceilings FILE SECONDS; prints a JSON object. FILE is any large file on the disk in question.
+usage: python -m peers.ceilings FOLDER SECONDS; prints a JSON object: bytes, seconds and CPU seconds of each. FOLDER is on the disk in question.
 """
 
 import json
@@ -12,36 +12,47 @@ import time
 import numpy as np
 
 PIECE = 1 << 20
+FILE_BYTES = 1 << 30
+
+
+def measured(seconds, step):
+    """Bytes, seconds and CPU seconds of doing `step(done)`, which gives the bytes it moved, again and again."""
+    done, start, cpu = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - start < seconds:
+        done += step(done)
+    return done, time.perf_counter() - start, time.process_time() - cpu
 
 
 def copies(seconds):
-    """GB a second and GB a CPU second of copies of 1 MiB out of 1 GiB, in random order."""
+    """Copies of 1 MiB out of 1 GiB, in random order."""
     source, to = np.ones(1 << 30, np.uint8), np.ones(128 << 20, np.uint8)
     places = np.random.default_rng(0).integers(0, len(source) // PIECE, 1 << 12).tolist()
-    done, start, cpu = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - start < seconds:
-        for place in places[:256]:
-            at = done % (len(to) // PIECE) * PIECE
-            to[at:at + PIECE] = source[place * PIECE:(place + 1) * PIECE]
-            done += 1
-        places = places[256:] + places[:256]
-    return done * PIECE / 1e9 / (time.perf_counter() - start), done * PIECE / 1e9 / (time.process_time() - cpu)
+
+    def step(done):
+        for i in range(done // PIECE, done // PIECE + 256):
+            at, place = i % (len(to) // PIECE) * PIECE, places[i % len(places)] * PIECE
+            to[at:at + PIECE] = source[place:place + PIECE]
+        return 256 * PIECE
+
+    return measured(seconds, step)
 
 
-def direct(path, seconds):
-    """GB a second of reads of 8 MiB one after another, past the page cache; None where the file system has none."""
-    buffer = mmap.mmap(-1, 8 * PIECE)
+def direct(folder, seconds):
+    """Writes of 8 MiB one after another past the page cache, and reads of what was written; None where the file system has neither."""
+    path, buffer = os.path.join(folder, "ceiling"), mmap.mmap(-1, 8 * PIECE)
+    buffer.write(os.urandom(8 * PIECE))
     try:
-        file = os.open(path, os.O_RDONLY | os.O_DIRECT)
-        size, at, done, start = os.fstat(file).st_size // PIECE * PIECE, 0, 0, time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            read = os.preadv(file, [buffer], at)
-            done, at = done + read, at + read if at + read < size else 0
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
+        write = measured(seconds, lambda done: os.pwritev(file, [buffer], done % FILE_BYTES))
+        size = min(write[0], FILE_BYTES)
+        return write, measured(seconds, lambda done: os.preadv(file, [buffer], done % size))
     except OSError:
-        return None
-    return done / 1e9 / (time.perf_counter() - start)
+        return None, None
+    finally:
+        if os.path.exists(path):
+            os.unlink(path)
 
 
 if __name__ == "__main__":
-    memory, per_cpu = copies(float(sys.argv[2]))
-    print(json.dumps({"memcpy_gb_s": memory, "memcpy_gb_cpu_s": per_cpu, "direct_gb_s": direct(sys.argv[1], float(sys.argv[2]))}))
+    copy, (written, read) = copies(float(sys.argv[2])), direct(sys.argv[1], float(sys.argv[2]))
+    print(json.dumps({"copy": copy, "write": written, "read": read}))

@@ -2,7 +2,8 @@
 
 usage: python -m peers.phase SPEC, a JSON object; prints one. `write` makes the files; `verify` compares every byte of an epoch;
 `sequential` and `shuffled` read an epoch from the page cache, `cold` one whose files the system has forgotten; `shuffled` saves its state
-at half of the epoch, and `resume` goes on from it.
+at half of the epoch, and `resume` goes on from it. `first` and `start` open and take one sample, `start` of a set of tiny ones, which `make`
+makes.
 """
 
 import json
@@ -16,8 +17,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ladder.data import drop_pages, touch_pages
-from peers.formats import FORMATS
-from peers.samples import Samples, Sink, folder_bytes, near
+from ladder.memory import anonymous
+from peers import formats
+from peers.samples import Samples, Sink, folder_bytes, shuffled, tiny
+
+# Samples of one shard of tiny ones. Larger sets name that shard more often.
+UNIT = 10_000
 
 
 def cpu_seconds():
@@ -25,11 +30,19 @@ def cpu_seconds():
     return sum(usage.ru_utime + usage.ru_stime for usage in both)
 
 
+def empty(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def hashes(spec):
+    return json.loads(Path(spec["hashes"]).read_text(encoding="utf-8"))
+
+
 def write(contender, spec, folder):
     samples = Samples(spec["cache"], spec["records"])
     Path(spec["hashes"]).write_text(json.dumps(samples.hashes), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    empty(folder)
     cpu, start = cpu_seconds(), time.perf_counter()
     contender.write(samples, folder)
     wall = time.perf_counter() - start
@@ -38,13 +51,12 @@ def write(contender, spec, folder):
 
 def read(contender, spec, folder):
     phase = spec["phase"]
-    hashes = json.loads(Path(spec["hashes"]).read_text(encoding="utf-8")) if phase == "verify" else None
-    (drop_pages if phase == "cold" else touch_pages)(folder.resolve() / "cache" if spec["format"] == "stoker" else folder)
-    sink, half = Sink(hashes), spec["records"] // 2 // 16 * 16
+    (drop_pages if phase == "cold" else touch_pages)(data_folder(spec, folder))
+    sink, half = Sink(hashes(spec).__getitem__ if phase == "verify" else None), spec["records"] // 2 // 16 * 16
     start, first = time.perf_counter(), None
     contender.open(folder, shuffled=phase != "sequential")
     if phase == "resume":
-        contender.load(pickle.loads((folder.parent / (folder.name + ".state")).read_bytes()))
+        contender.load(pickle.loads((folder / "epoch.state").read_bytes()))
     # Opening counts for the first sample, not for the rates.
     opened, cpu = time.perf_counter(), cpu_seconds()
     for ids, patches in contender.iterate():
@@ -52,28 +64,65 @@ def read(contender, spec, folder):
         first = first or time.perf_counter() - start
         if phase == "shuffled" and len(sink.order) == half:
             state = pickle.dumps(contender.save())
-            (folder.parent / (folder.name + ".state")).write_bytes(state)
+            (folder / "epoch.state").write_bytes(state)
         if len(sink.order) > spec["records"]:
             break
     wall = time.perf_counter() - opened
     out = {"wall_s": wall, "cpu_s": cpu_seconds() - cpu, "bytes": sink.bytes, "first_s": first, "wrong": sink.wrong,
-           "samples": len(sink.order), "distinct": len(set(sink.order)), "near": near(sink.order)}
-    kept = folder.parent / (folder.name + ".order")
+           "samples": len(sink.order), "distinct": len(set(sink.order))}
+    kept = folder / "epoch.order"
     if phase == "shuffled":
         kept.write_text(json.dumps(sink.order), encoding="utf-8")
+        out.update(shuffled(sink.order))
     elif phase == "resume":
         rest = json.loads(kept.read_text(encoding="utf-8"))[half:]
         out.update(exact=sink.order == rest, lost=len(set(rest) - set(sink.order)), repeated=len(set(sink.order) - set(rest)))
     return out
 
 
+def data_folder(spec, folder):
+    """Where the files of the real samples lie."""
+    return folder.resolve() / "cache" if spec["format"] == "stoker" else folder
+
+
+def first(contender, spec, folder):
+    if spec["phase"] == "first":
+        touch_pages(data_folder(spec, folder))
+        digest_of = hashes(spec).__getitem__
+    else:
+        # What `make` has written is in the page cache still.
+        def digest_of(number):
+            return Samples.digest(*contender.tiny(number))
+    sink, before, start = Sink(digest_of), anonymous(os.getpid()), time.perf_counter()
+    contender.open(folder, shuffled=True)
+    opened = time.perf_counter() - start
+    ids, patches = next(contender.iterate())
+    taken = time.perf_counter() - start
+    sink.take(ids, patches)
+    return {"open_s": opened, "first_s": taken, "wrong": sink.wrong, "before_bytes": before, "after_bytes": anonymous(os.getpid())}
+
+
+def make(contender, spec, folder):
+    start, unit = time.perf_counter(), folder / str(UNIT)
+    for count in spec["counts"]:
+        empty(folder / str(count))
+        if count == UNIT:
+            contender.write([tiny(number) for number in range(UNIT)], unit)
+        else:
+            contender.repeat(unit, folder / str(count), count // UNIT)
+    return {"wall_s": time.perf_counter() - start}
+
+
+PHASES = {"write": write, "verify": read, "sequential": read, "shuffled": read, "resume": read, "cold": read, "first": first,
+          "start": first, "make": make}
+
+
 def main():
     spec = json.loads(sys.argv[1])
-    contender, folder = FORMATS[spec["format"]](), Path(spec["folder"])
     # Modules are loaded before the clock starts.
-    __import__({"memmap": "numpy", "mosaic": "streaming", "hf": "datasets"}.get(spec["format"], spec["format"]))
-    row = (write if spec["phase"] == "write" else read)(contender, spec, folder)
-    row["version"] = "this tree" if spec["format"] == "stoker" else version(contender.package)
+    contender = formats.contender(spec["format"])
+    row = PHASES[spec["phase"]](contender, spec, Path(spec["folder"]))
+    row["version"] = version(contender.package) if contender.package else "this tree"
     print("\n" + json.dumps(row), flush=True)
     os._exit(0)
 

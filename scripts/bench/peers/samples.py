@@ -47,15 +47,20 @@ class Samples:
         return both.hexdigest()
 
 
-class Sink:
-    """Copies what is delivered, and notes what it was."""
+def tiny(number):
+    """A sample of 16 bytes."""
+    return np.array([number, ~number], np.int32), np.array([number], np.int64).view(np.uint8)
 
-    def __init__(self, hashes=None):
-        self.hashes, self.order, self.bytes, self.wrong = hashes, [], 0, 0
+
+class Sink:
+    """Copies what is delivered, and notes what it was. `digest_of(number)` makes it compare every byte, which takes longer than reading."""
+
+    def __init__(self, digest_of=None):
+        self.digest_of, self.order, self.bytes, self.wrong = digest_of, [], 0, 0
         self.patches, self.ids, self.at = np.ones(128 << 20, np.uint8), np.ones(1 << 16, np.int32), 0
 
     def take(self, ids, patches):
-        """One sample. `hashes` makes it compare every byte, which takes longer than reading."""
+        """One sample."""
         if self.at + len(patches) > len(self.patches):
             self.at = 0
         to, to_ids = self.patches[self.at:self.at + len(patches)], self.ids[:len(ids)]
@@ -63,7 +68,7 @@ class Sink:
         self.at += len(patches)
         self.bytes += to.nbytes + to_ids.nbytes
         self.order.append(int(to_ids[0]))
-        if self.hashes is not None and Samples.digest(to_ids, to) != self.hashes[self.order[-1]]:
+        if self.digest_of is not None and Samples.digest(to_ids, to) != self.digest_of(self.order[-1]):
             self.wrong += 1
 
 
@@ -72,8 +77,16 @@ def folder_bytes(folder):
     return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
 
-def near(order, window=64):
-    """Share of samples that follow each other in the source and come within `window` of each other: 1 means hardly shuffled."""
-    place = {number: at for at, number in enumerate(order)}
-    gaps = [abs(place[i] - place[i + 1]) for i in place if i + 1 in place]
-    return sum(gap <= window for gap in gaps) / max(1, len(gaps))
+def gaps(order):
+    """How far apart samples come that follow each other in the source."""
+    place = np.full(max(order) + 1, -1)
+    place[np.array(order)] = np.arange(len(order))
+    both = (place[:-1] >= 0) & (place[1:] >= 0)
+    return np.abs(np.diff(place))[both]
+
+
+def shuffled(order):
+    """Two measures of an epoch's order. `near`: the share of neighbours in the source that come at most 64 samples apart; 1 means hardly
+    shuffled. `spread`: their median distance, as a share of what a random permutation has; 0 means hardly shuffled."""
+    apart = gaps(order)
+    return {"near": float((apart <= 64).mean()), "spread": float(np.median(apart) / (len(order) * (1 - 0.5 ** 0.5)))}
