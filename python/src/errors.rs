@@ -101,6 +101,7 @@ fn worded(error: ReaderError, words: Words) -> PyErr {
         | ReaderError::NoPack { .. }
         | ReaderError::OtherBudget { .. }
         | ReaderError::Option { .. }
+        | ReaderError::Elsewhere { .. }
         | ReaderError::Remote { .. } => ConfigError::new_err(words),
         ReaderError::Stopped { .. } => StoppedError::new_err(words),
         ReaderError::Device { .. } => DeviceError::new_err(words),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use stoker_formats::{PartFile, ShareRecord};
 use stoker_tests::cache::{assert_same, committed, files};
 use stoker_tests::command::Run;
 use stoker_tests::crash::{every, traced};
@@ -58,11 +59,24 @@ fn one_thread(run: Run) -> Run {
 fn assert_named_are_right(root: &Path, right: &[BTreeMap<String, String>], what: &str) {
     for (name, hash) in files(root) {
         let is_right = right.iter().any(|files| files.get(&name) == Some(&hash));
+        let is_record = name.starts_with("parts/share-");
         assert!(
-            is_right || name.ends_with(".tmp") || hash.is_empty(),
+            is_right || is_record || name.ends_with(".tmp") || hash.is_empty(),
             "{what}: {name}"
         );
     }
+}
+
+/// The partitions that the record of a share names, if it is there.
+fn share(scene: &Scene, root: &Path) -> Option<Vec<u32>> {
+    let name = PartFile::Share(scene.manifest.fingerprint).to_string();
+    let bytes = fs::read(root.join("parts").join(name)).ok()?;
+    Some(ShareRecord::parse(&bytes).expect("a record").partitions)
+}
+
+/// Whether a shard is there, finished or not.
+fn has_shards(root: &Path) -> bool {
+    files(root).keys().any(|name| name.contains("/shards/"))
 }
 
 #[test]
@@ -75,6 +89,12 @@ fn a_killed_sync_leaves_nothing_wrong() {
     let right = [files(&scene.cache())];
     let kills = kill_at_each(&scene, None, &output, &run, &|what| {
         assert_named_are_right(&output, &right, what);
+        let named = share(&scene, &output);
+        let is_whole = named.as_deref() == Some(&[1]);
+        assert!(
+            is_whole || named.is_none() && !has_shards(&output),
+            "{what}"
+        );
     });
     assert!(kills >= 10, "{kills}");
 }
@@ -122,6 +142,12 @@ fn a_killed_prune_loses_nothing_that_is_its_own() {
                 .keys()
                 .filter(|name| own(name))
                 .all(|name| there.contains_key(name))
+        );
+        // Before anything goes, it is written what is to stay.
+        let is_whole = right[0].keys().all(|name| there.contains_key(name));
+        assert!(
+            is_whole || share(&scene, &output) == Some(vec![0]),
+            "{what}"
         );
     });
     assert!(kills >= 1, "{kills}");

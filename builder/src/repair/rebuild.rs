@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use stoker_formats::{FileName, Folder, PARTS_FOLDER, PartName};
 use stoker_reader::CacheFiles;
 
-use super::damage::{Damaged, File};
+use super::damage::{Damaged, File, SYNC_AGAIN};
 use super::{RepairRequest, Repaired};
 use crate::build::lock::Lock;
 use crate::build::named::plan_ids;
@@ -33,7 +33,7 @@ pub(super) fn rebuild(
         .iter()
         .filter_map(|found| match &found.file {
             File::Cache(file) => Some((file.folder, file.name)),
-            File::PackTable(_) | File::PackEntry(_) => None,
+            File::PackTable(_) | File::PackEntry(_) | File::Share(_) => None,
         })
         .collect();
     let built = if damaged.is_empty() {
@@ -123,6 +123,7 @@ fn remains(found: &Damaged, files: &CacheFiles, reading: &Reading) -> Option<Str
         File::PackTable(_) | File::PackEntry(_) => {
             Some("make it again with `stoker pack`".to_owned())
         }
+        File::Share(_) => Some(SYNC_AGAIN.to_owned()),
     }
 }
 
