@@ -11,6 +11,7 @@ mod gate;
 mod images;
 pub(crate) mod in_flight;
 pub mod lock;
+mod mending;
 pub(crate) mod named;
 pub mod options;
 mod part;
@@ -48,6 +49,7 @@ use crate::publish::free_bytes;
 use context::{Context, DecodeMemory, Preparers};
 use early::Early;
 use in_flight::InFlight;
+use mending::Mending;
 use receipts::Layout;
 use rejects::Rejected;
 use setup::{Setup, set_up};
@@ -130,6 +132,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         decode_memory: DecodeMemory::new(options.memory_budget_bytes / 2),
         in_flight: notes.in_flight,
         damaged: options.repair.clone().unwrap_or_default(),
+        mending: Mending::new(options.repair.is_some()),
         crashers: notes.crashers,
         early,
         layout,
@@ -158,6 +161,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     }
     setup.runtime.shutdown_background();
     let mut report = BuildReport::new(committed, &options.output, start.elapsed());
+    report.left = context.mending.left();
     report.part = PartReport::of(&context.share, &context.plan);
     Ok(report)
 }

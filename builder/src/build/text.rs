@@ -68,7 +68,7 @@ impl From<Reject> for Refusal {
 
 type Outcome = Result<Sample, Refusal>;
 
-/// Builds what is missing of the partition's samples; `receipts` then covers all of them.
+/// Builds what is missing of the partition's samples; `receipts` then covers all of them, unless a repair gives some up.
 pub(crate) fn build_samples(
     context: &Context,
     partition: u32,
@@ -91,9 +91,13 @@ pub(crate) fn build_samples(
     }
     let images = image_map(images, image_receipts);
     for rest in to_make {
-        fill(
+        let ordinal = rest.ordinal;
+        let filled = fill(
             context, partition, records, &images, rest, receipts, rejected,
-        )?;
+        );
+        if context.mending.made(filled)?.is_none() {
+            receipts.give_up(ordinal);
+        }
     }
     Ok(())
 }
