@@ -368,6 +368,9 @@ impl Error {
                 RemoteFault::NoRoom { .. } => Some(
                     "give more cache_disk, or bring the partitions to this node with `stoker sync`",
                 ),
+                RemoteFault::Incomplete(_) => Some(
+                    "the copy is incomplete or damaged: push it again with `stoker push`, from a node that holds the partition; then restore a cursor to go on",
+                ),
                 _ => Some(
                     "look after the network and the fallback, then restore a cursor to go on; `stoker sync` brings whole partitions",
                 ),

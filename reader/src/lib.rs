@@ -88,7 +88,7 @@ pub use device_batch::DeviceBatch;
 pub use device_reader::{DeviceReader, DeviceStep};
 pub use error::{Error, Result};
 pub use expand::{FloatTable, Pixels, expand_bf16, expand_bytes, expand_f32};
-pub use fallback::{Fallback, RemoteFault, RemoteOptions};
+pub use fallback::{Fallback, Incomplete, RemoteFault, RemoteOptions};
 pub use fetch_plan::NodePlan;
 pub use files::{CacheFile, CacheFiles};
 pub use io::Backend;
