@@ -128,6 +128,58 @@ fn a_partition_that_is_lost_whole_is_damage_and_comes_back() {
     assert_same(&whole, &files(&node.folder), "synced again");
 }
 
+#[test]
+fn samples_that_are_here_are_shown_and_measured_and_others_are_named() {
+    let node = Node::new();
+    let _ = node.sync(1, 3).end().expect_code(0);
+    let whole = |args: &[&str]| {
+        let run = Run::stoker(["inspect", "--json"]).args([node.scene.cache()]);
+        run.args(args).end().expect_code(0).json()
+    };
+    let here = SAMPLES[0].to_string();
+    let shown = whole(&["--row", &here]);
+    assert_eq!(shown["partition"], 1);
+    let id = shown["sample_id"].as_str().expect("an id").to_owned();
+    for args in [["--row", &here], ["--sample", &id]] {
+        let ended = node.run("inspect").args(args).args(["--json"]).end();
+        assert_eq!(ended.expect_code(0).json(), shown);
+    }
+    let ended = node
+        .run("inspect")
+        .args(["--row", "0"])
+        .end()
+        .expect_code(2);
+    let what = "the shards of partition 0 are on other nodes";
+    assert!(ended.stderr.contains(what), "{}", ended.stderr);
+    let id = whole(&["--row", "0"])["sample_id"].clone();
+    let run = node.run("inspect").args(["--sample", id.as_str().unwrap()]);
+    let ended = run.end().expect_code(2);
+    assert!(
+        ended.stderr.contains("no sample that is here"),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        ended.stderr.contains("partitions 0, 2-3, 5"),
+        "{}",
+        ended.stderr
+    );
+    let bench = |split: &str| {
+        let run = node
+            .run("bench")
+            .args(["--batch-size", "2", "--seconds", "0.05"]);
+        run.args(["--json", "--split", split]).end()
+    };
+    let report = bench("train").expect_code(0).json();
+    assert!(report["reader_batches_s"].as_f64() > Some(0.0), "{report}");
+    let ended = bench("val").expect_code(2);
+    assert!(
+        ended.stderr.contains("split val are on other nodes"),
+        "{}",
+        ended.stderr
+    );
+}
+
 /// Earlier releases left no record: what is there is all that is known.
 #[test]
 fn a_share_without_a_record_works_as_it_did_and_gets_one() {
