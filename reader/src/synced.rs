@@ -20,7 +20,7 @@ pub fn synced_partitions(files: &CacheFiles) -> Result<Option<Vec<u32>>> {
     let fingerprint = files.manifest().fingerprint;
     let name = Path::new(PARTS_FOLDER).join(PartFile::Share(fingerprint).to_string());
     let path = files.root().join(name);
-    let metadata = match fs::metadata(&path) {
+    let metadata = match fs::symlink_metadata(&path) {
         Ok(metadata) => metadata,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);

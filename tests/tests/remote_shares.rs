@@ -267,6 +267,12 @@ fn a_damaged_record_is_said_and_the_sync_writes_it_again() {
         let _ = node.sync(1, 3).end().expect_code(0);
         assert_same(&good, &files(&node.folder), "written again");
     }
+    // Nor is it read through a link.
+    let aside = node.scene.path("aside.json");
+    fs::rename(&path, &aside).unwrap();
+    std::os::unix::fs::symlink(&aside, &path).unwrap();
+    let _ = node.verify(1);
+    fs::remove_file(&path).unwrap();
     // What a newer release says is not ours to judge.
     let newer = String::from_utf8(bytes).unwrap();
     let newer = newer.replace("\"major\":1", "\"major\":2");
