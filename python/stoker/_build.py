@@ -159,7 +159,7 @@ def place(
     report = parsed(_stoker.place([*args, "--", os.fspath(cache)]))
     if output is not None:
         with open(output, "w", encoding="ascii") as file:
-            file.write(json.dumps(report["placement"]) + "\n")
+            file.write(json.dumps(report["placement"], separators=(",", ":")) + "\n")
     return report
 
 
