@@ -16,7 +16,9 @@ use stoker_reader::device::{self, DeviceOptions};
 use stoker_reader::{CacheFiles, PlainMemory, Reader, ReaderOptions, Step};
 
 use crate::error::{Error, Result};
+use crate::held;
 use crate::image::Preparer;
+use crate::verify::is_here;
 
 /// Bytes of one copy, read or upload.
 const PIECE: usize = 8 << 20;
@@ -123,14 +125,17 @@ impl Report {
 pub fn run(options: &Options) -> Result<Report> {
     let time = Duration::from_secs_f64(options.seconds);
     let files = CacheFiles::open(&options.cache)?;
-    let (reader_gb_s, reader_batches_s, first_batch_seconds, limit) = read(options, time)?;
+    let elsewhere = held::elsewhere(&files)?;
+    check_split(&files, &options.split, &elsewhere)?;
+    let (reader_gb_s, reader_batches_s, first_batch_seconds, limit) =
+        read(options, &elsewhere, time)?;
     let images = options.images.as_deref().map(pictures).transpose()?;
     let prepared = images
         .as_deref()
         .map(|images| prepare(&files, images, time));
     Ok(Report {
         memcpy_gb_s: memcpy(time)?,
-        disk_gb_s: disk(&files, time)?,
+        disk_gb_s: disk(&files, &elsewhere, time)?,
         gpu_link_gb_s: gpu_link(time),
         reader_gb_s,
         reader_batches_s,
@@ -169,10 +174,31 @@ fn memcpy(time: Duration) -> Result<f64> {
     })
 }
 
-/// Direct reads of the image shards one after another.
-fn disk(files: &CacheFiles, time: Duration) -> Result<Option<f64>> {
+/// Fails for a split of which nothing is here.
+fn check_split(files: &CacheFiles, split: &str, elsewhere: &[u32]) -> Result<()> {
+    let mut splits = files.manifest().splits.iter();
+    let Some(entry) = splits.find(|entry| entry.name == split) else {
+        // The reader says which there are.
+        return Ok(());
+    };
+    let mut partitions = entry.first_partition..entry.first_partition + entry.partitions;
+    if entry.partitions == 0 || partitions.any(|number| elsewhere.binary_search(&number).is_err()) {
+        return Ok(());
+    }
+    Err(Error::Usage {
+        what: format!(
+            "all shards of split {split} are on other nodes: `{}`",
+            files.root().display()
+        ),
+        hint: "measure on a node that holds some, give another --split, or bring some with `stoker sync`"
+            .into(),
+    })
+}
+
+/// Direct reads of the shards that are here, one after another.
+fn disk(files: &CacheFiles, elsewhere: &[u32], time: Duration) -> Result<Option<f64>> {
     let mut shards = Vec::new();
-    for file in files.expected() {
+    for file in files.expected().filter(|file| is_here(file, elsewhere)) {
         if let FileName::Shard { .. } = file.name {
             let path = files.path(file.folder, file.name);
             let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
@@ -270,8 +296,16 @@ fn prepare(files: &CacheFiles, pictures: &[Vec<u8>], time: Duration) -> Result<f
     Ok(started.elapsed().as_secs_f64() / f64::from(done))
 }
 
-fn read(options: &Options, time: Duration) -> Result<(f64, f64, f64, &'static str)> {
+/// Of a share, what is here counts as all that there is.
+fn read(
+    options: &Options,
+    elsewhere: &[u32],
+    time: Duration,
+) -> Result<(f64, f64, f64, &'static str)> {
     let mut reader_options = ReaderOptions::new(&options.cache, options.batch_size);
+    for cache in &mut reader_options.caches {
+        cache.without = elsewhere.to_vec();
+    }
     reader_options.split.clone_from(&options.split);
     let mut reader = Reader::open(reader_options)?;
     let (mut bytes, mut batches) = (0usize, 0u64);

@@ -128,6 +128,14 @@ pub enum Error {
         /// Its row in the partition.
         row: u32,
     },
+    /// Something that was made before would now be made differently.
+    #[error(
+        "what was made before cannot be made again, as its source or the version of stoker has changed: `{}`", path.display()
+    )]
+    Otherwise {
+        /// The file.
+        path: PathBuf,
+    },
     /// A signal asked the build to stop.
     #[error("stopped by {}", if *signal == 2 { "SIGINT" } else { "SIGTERM" })]
     Interrupted {
@@ -176,6 +184,10 @@ impl Error {
             ),
             Self::Overlong { .. } => Some(
                 "raise --max-tokens or --max-patches, or say --overlong reject or --overlong alone; nothing was written"
+                    .into(),
+            ),
+            Self::Otherwise { .. } => Some(
+                "bring the source back as it was, copy the file from an intact node, or build into another --output"
                     .into(),
             ),
             Self::Interrupted { .. } => {

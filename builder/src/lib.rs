@@ -17,6 +17,7 @@ pub mod place;
 pub mod plan;
 pub mod publish;
 pub mod push;
+mod quiet;
 pub mod record;
 mod records;
 pub mod reject;

@@ -35,6 +35,7 @@ mod sealed;
 mod shard;
 mod shard_image;
 mod shard_sample;
+mod share;
 #[cfg(feature = "tables")]
 pub mod tables;
 mod verify_shard;
@@ -69,6 +70,7 @@ pub use row::{Counts, ImageEntry, ImageKey, ImageRow, SampleEntry, SampleRow};
 pub use shard::{Finished, ShardHead};
 pub use shard_image::ImageShardWriter;
 pub use shard_sample::SampleShardWriter;
+pub use share::ShareRecord;
 pub use verify_shard::{
     ShardKind, read_image_shard, read_sample_shard, read_shard_head, visit_image_shard,
     visit_sample_shard,

@@ -76,3 +76,6 @@ pub const PACK_BLOCK_BYTES: u64 = 64 << 10;
 
 /// The entry of a pack table: two numbers a partition, 16 digits a block; above this the file is not one.
 pub const MAX_PACK_ENTRY_BYTES: usize = 64 << 20;
+
+/// The record of a synced share: at most 8 bytes a partition; above this the file is not one.
+pub const MAX_SHARE_BYTES: usize = 16 << 20;

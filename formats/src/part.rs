@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::canonical::is_within_bounds;
+use crate::checksum::ContentHash;
 use crate::error::Result;
 use crate::limits::{MAX_ID_BYTES, MAX_MANIFEST_BYTES, MAX_PARTITIONS, MAX_WORKERS};
 use crate::manifest::{FileEntry, InputEntry, Partition, SplitEntry, Tables, Version};
@@ -17,7 +18,7 @@ use crate::sealed::{self, document_fault};
 
 const KIND: &str = "part record";
 
-/// The folder of the parts' records and tables in the output folder.
+/// The folder of the parts' records and tables in the output folder. It marks a share.
 pub const PARTS_FOLDER: &str = "parts";
 
 /// Which of how many workers: `0003-of-0008`, counted from 0.
@@ -51,6 +52,8 @@ pub enum PartFile {
     Record(PartName),
     /// `0003-of-0008-samples.parquet`: the rows of a table that are this part's.
     Table(PartName, TableKind),
+    /// `share-<fingerprint>.json`: which partitions of that cache a sync has brought.
+    Share(ContentHash),
 }
 
 impl PartFile {
@@ -64,6 +67,10 @@ impl PartFile {
 
 fn recognise(name: &str) -> Option<PartFile> {
     let (stem, extension) = name.split_once('.')?;
+    if let Some(hash) = stem.strip_prefix("share-") {
+        let hash = ContentHash::from_hex(hash)?;
+        return (extension == "json").then_some(PartFile::Share(hash));
+    }
     let (worker, rest) = stem.split_once("-of-")?;
     let (workers, table) = match rest.split_once('-') {
         Some((workers, table)) => (workers, Some(table)),
@@ -88,6 +95,7 @@ impl fmt::Display for PartFile {
         match self {
             Self::Record(part) => write!(f, "{part}.json"),
             Self::Table(part, kind) => write!(f, "{part}-{}.parquet", kind.name()),
+            Self::Share(fingerprint) => write!(f, "share-{fingerprint}.json"),
         }
     }
 }

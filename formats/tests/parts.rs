@@ -1,9 +1,12 @@
-//! Part records and the names of a part's files: what is written comes back, and nothing else is accepted.
+//! Records of parts and shares, and the names of their files: what is written comes back, and nothing else is accepted.
 
 mod common;
 
 use common::{file, manifest};
-use stoker_formats::{Error, PartEntry, PartFile, PartName, PartRecord, TableKind, Tables};
+use stoker_formats::limits::{MAX_PARTITIONS, MAX_SHARE_BYTES};
+use stoker_formats::{
+    ContentHash, Error, PartEntry, PartFile, PartName, PartRecord, ShareRecord, TableKind, Tables,
+};
 
 /// The record of a worker that built partitions 0 and 2 of the manifest's three.
 fn record() -> PartRecord {
@@ -101,14 +104,54 @@ fn absurd_numbers_of_workers_are_refused() {
     assert!(matches!(empty(1_000_001), Err(Error::Document { .. })));
 }
 
+fn share(partitions: &[u32]) -> ShareRecord {
+    let manifest = manifest();
+    ShareRecord {
+        format_version: manifest.format_version,
+        created_by: manifest.created_by,
+        fingerprint: manifest.fingerprint,
+        partitions: partitions.to_vec(),
+    }
+}
+
+#[test]
+fn a_share_comes_back_and_every_changed_bit_and_length_is_noticed() {
+    let record = share(&[0, 2, 70_000]);
+    let bytes = record.to_bytes().unwrap();
+    assert_eq!(ShareRecord::parse(&bytes).unwrap(), record);
+    for bit in 0..bytes.len() * 8 {
+        let mut changed = bytes.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        assert!(ShareRecord::parse(&changed).is_err(), "bit {bit}");
+    }
+    for length in 0..bytes.len() {
+        assert!(ShareRecord::parse(&bytes[..length]).is_err(), "{length}");
+    }
+    let longer = [&bytes[..], b" "].concat();
+    assert!(ShareRecord::parse(&longer).is_err());
+    assert!(ShareRecord::parse(&vec![b' '; MAX_SHARE_BYTES + 1]).is_err());
+    // The largest that there can be.
+    let all: Vec<u32> = (0..MAX_PARTITIONS).collect();
+    let bytes = share(&all).to_bytes().unwrap();
+    assert_eq!(ShareRecord::parse(&bytes).unwrap().partitions, all);
+    for bad in [&[2, 1][..], &[1, 1], &[MAX_PARTITIONS]] {
+        assert!(matches!(share(bad).to_bytes(), Err(Error::Document { .. })));
+    }
+    let mut newer = share(&[]);
+    newer.format_version.major += 1;
+    assert!(matches!(newer.to_bytes(), Err(Error::NewerVersion { .. })));
+}
+
 #[test]
 fn names_are_written_and_recognised() {
     let name = PartName {
         worker: 3,
         workers: 12_345,
     };
+    let hash = format!("share-{}.json", "0a".repeat(32));
     for (file, text) in [
         (PartFile::Record(name), "0003-of-12345.json"),
+        (PartFile::Share(ContentHash([10; 32])), &hash),
         (
             PartFile::Table(name, TableKind::Rejects),
             "0003-of-12345-rejects.parquet",
@@ -127,6 +170,9 @@ fn names_are_written_and_recognised() {
         "0003-of-0004-other.parquet",
         "../0003-of-0004.json",
         "0003-of-99999999999.json",
+        "share-0a.json",
+        &hash.replace("json", "parquet"),
+        &hash.replace('a', "A"),
     ] {
         assert!(PartFile::parse(bad).is_err(), "{bad}");
     }

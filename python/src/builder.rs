@@ -1,4 +1,4 @@
-//! `build`, `commit`, `pack`, `push`, `sync`, `repair`, `verify`, `inspect` and `stats` for Python: the command's arguments in, the command's JSON out.
+//! `build`, `commit`, `pack`, `place`, `push`, `sync`, `repair`, `verify`, `inspect` and `stats` for Python: the command's arguments in, the command's JSON out.
 //!
 //! Owns no option and no default of its own, so that the package and the command cannot differ.
 
@@ -13,7 +13,7 @@ use stoker_builder::{
     Error, Result, cli, inspect as inspecting, pack as packing, parts, push as pushing,
     repair as repairing, sync as syncing, verify as verifying,
 };
-use stoker_reader::{Cache, CacheFiles};
+use stoker_reader::CacheFiles;
 
 use crate::errors::builder_error;
 use crate::wait::{interruptible, watched};
@@ -80,6 +80,15 @@ pub(crate) fn pack(py: Python<'_>, args: Vec<OsString>, progress: bool) -> PyRes
     let stop = Stop::default();
     let asked = stop.clone();
     answer(py, &stop, move || json(&packing::pack(&request, &asked)?))
+}
+
+/// Places a cache's partitions as `stoker place` with `args` does.
+#[pyfunction]
+#[pyo3(signature = (args))]
+pub(crate) fn place(py: Python<'_>, args: Vec<OsString>) -> PyResult<String> {
+    answer(py, &Stop::default(), move || {
+        json(&cli::place_report(args)?)
+    })
 }
 
 /// Pushes a cache as `stoker push` with `args` does.
@@ -160,7 +169,7 @@ pub(crate) fn inspect(
         if sample.is_none() && row.is_none() {
             return json(&inspecting::summarise(&CacheFiles::open(&cache)?)?);
         }
-        let cache = Cache::open(&cache)?;
+        let cache = inspecting::open(&cache)?;
         let place = match (&sample, row) {
             (Some(id), _) => inspecting::find(&cache, id)?,
             (None, row) => inspecting::locate(&cache, row.unwrap_or_default())?,

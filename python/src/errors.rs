@@ -50,7 +50,9 @@ type Words = (String, Option<String>);
 pub(crate) fn builder_error(error: BuilderError) -> PyErr {
     let words = || (error.to_string(), error.hint());
     match error {
-        BuilderError::Usage { .. } => ConfigError::new_err(words()),
+        BuilderError::Usage { .. } | BuilderError::Otherwise { .. } => {
+            ConfigError::new_err(words())
+        }
         BuilderError::Io { .. } => FileError::new_err(words()),
         BuilderError::DiskFull { .. } => DiskFullError::new_err(words()),
         BuilderError::Model { .. } => ModelError::new_err(words()),
@@ -101,6 +103,7 @@ fn worded(error: ReaderError, words: Words) -> PyErr {
         | ReaderError::NoPack { .. }
         | ReaderError::OtherBudget { .. }
         | ReaderError::Option { .. }
+        | ReaderError::Elsewhere { .. }
         | ReaderError::Remote { .. } => ConfigError::new_err(words),
         ReaderError::Stopped { .. } => StoppedError::new_err(words),
         ReaderError::Device { .. } => DeviceError::new_err(words),

@@ -19,7 +19,9 @@ mod _stoker {
     #[pymodule_export]
     use crate::batch::{Batch, Tensor};
     #[pymodule_export]
-    use crate::builder::{build, commit, inspect, main, pack, push, repair, stats, sync, verify};
+    use crate::builder::{
+        build, commit, inspect, main, pack, place, push, repair, stats, sync, verify,
+    };
     #[pymodule_export]
     use crate::device::DeviceBatch;
     #[pymodule_export]

@@ -23,6 +23,9 @@ use crate::errors::{ConfigError, builder_error, reader_error};
 use crate::feed::{Feed, Given};
 use crate::wait::SIGNAL_CHECK;
 
+/// No remote answers within a shorter time.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
+
 /// What `stoker.Reader` passes on.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -89,11 +92,10 @@ impl Options {
         }
         options.remote.cache_folder = self.cache_folder;
         if let Some(bytes) = self.cache_disk {
-            options.remote.cache_disk = Some(parse_bytes(&bytes).map_err(refused)?);
+            options.remote.cache_disk = Some(size("cache_disk", &bytes)?);
         }
         if let Some(seconds) = self.remote_timeout {
-            options.remote.timeout = Duration::try_from_secs_f64(seconds)
-                .map_err(|_| refused(format!("remote_timeout is in seconds, not `{seconds}`")))?;
+            options.remote.timeout = timeout(seconds)?;
         }
         options.split = self.split;
         options.world = WorldSizes {
@@ -141,7 +143,7 @@ impl Options {
         options.position_pad = self.position_pad;
         options.sample_ids = self.sample_ids;
         if let Some(bytes) = self.prefetch_bytes {
-            options.prefetch_bytes = Some(parse_bytes(&bytes).map_err(refused)?);
+            options.prefetch_bytes = Some(size("prefetch_bytes", &bytes)?);
         }
         options.prefetch_batches = self.prefetch_batches.unwrap_or(options.prefetch_batches);
         options.threads = self.threads.unwrap_or(options.threads);
@@ -163,6 +165,23 @@ fn pixels(name: &str) -> PyResult<Pixels> {
         .into_iter()
         .find(|pixels| pixels.name() == name)
         .ok_or_else(|| refused(format!("dtype is uint8, float32 or bfloat16, not `{name}`")))
+}
+
+/// Bytes, as a number or with a unit.
+fn size(name: &str, text: &str) -> PyResult<u64> {
+    parse_bytes(text).map_err(|what| {
+        let hint = "give bytes, such as 1 << 30, or a text such as \"1GiB\"";
+        ConfigError::new_err((format!("{name}: {what}"), Some(hint)))
+    })
+}
+
+/// How long a batch waits for a shard.
+fn timeout(seconds: f64) -> PyResult<Duration> {
+    let time = Duration::try_from_secs_f64(seconds).ok();
+    time.filter(|time| *time > SHORTEST_TIMEOUT).ok_or_else(|| {
+        let what = format!("remote_timeout is in seconds, more than 0.001: `{seconds}`");
+        ConfigError::new_err((what, Some("give a number such as 300")))
+    })
 }
 
 fn refused(what: String) -> PyErr {

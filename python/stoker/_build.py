@@ -143,6 +143,26 @@ def pack(
     return parsed(_stoker.pack([*args, "--", os.fspath(cache)], progress))
 
 
+def place(
+    cache: str | os.PathLike[str],
+    *,
+    nodes: int,
+    current: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Decide which of `nodes` nodes holds which partition of a cache, as `stoker place` does.
+
+    Gives the table as `placement`, a list of partitions for each node, with the `bytes` of each node, and how much moves away from
+    the table in the file `current`. `output` is a file that the table is written to, for `sync`; it may be `current`.
+    """
+    args = _given({"nodes": nodes, "current": current})
+    report = parsed(_stoker.place([*args, "--", os.fspath(cache)]))
+    if output is not None:
+        with open(output, "w", encoding="ascii") as file:
+            file.write(json.dumps(report["placement"], separators=(",", ":")) + "\n")
+    return report
+
+
 def push(
     cache: str | os.PathLike[str],
     destination: str | os.PathLike[str],
@@ -174,7 +194,7 @@ def sync(
 ) -> dict[str, Any]:
     """Bring node `node`'s share of a cache (without it everything) from where it was pushed to: what `stoker sync --json` prints.
 
-    `placement` is the file that `stoker place` has printed; else the cache is shared out evenly over `nodes`. The same call goes
+    `placement` is the file that `stoker place` has printed, or `place` has written; else the cache is shared out evenly over `nodes`. The same call goes
     on after an interruption.
     """
     options = {

@@ -15,6 +15,7 @@ from typing import Any, Union
 from . import _device, _stoker, _world
 from ._batch import Batch
 from ._build import parsed
+from ._options import listed, number, path, paths, refused
 from .errors import ConfigError, StokerError
 
 Path = Union[str, "os.PathLike[str]"]
@@ -124,13 +125,11 @@ class Reader:
             self._device = f"cuda:{gpu}"
         self._split = split
         caches = _weighted(cache)
-        if cache_folder is not None and not os.fspath(cache_folder):
-            raise ConfigError(f"no folder: cache_folder=`{cache_folder}`", "leave it out, or name one")
         options = {
             "caches": caches,
             "fallbacks": _fallbacks(fallback, [path for path, _ in caches]),
             "cache_disk": None if cache_disk is None else str(cache_disk),
-            "cache_folder": None if cache_folder is None else os.fspath(cache_folder),
+            "cache_folder": None if cache_folder is None else path("cache_folder", cache_folder, "leave it out, or name a folder"),
             "remote_timeout": remote_timeout,
             "s3_endpoint": s3_endpoint,
             "split": split,
@@ -164,7 +163,7 @@ class Reader:
         except TypeError as error:
             # The native half names the field; people know it as an argument and want to see what they gave.
             name = str(error).rpartition(".")[2]
-            raise ConfigError(f"{name} cannot be `{options.get(name)!r}`") from error
+            raise refused(name, options.get(name), "help(stoker.Reader) says what it may be") from error
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the epoch, from where the reader is."""
@@ -268,11 +267,12 @@ class _Epoch:
 
 
 def _weighted(cache: Path | Iterable[Path] | Mapping[Path, float]) -> list[tuple[str, float | None]]:
-    if isinstance(cache, (str, os.PathLike)):
-        return [(os.fspath(cache), None)]
     if isinstance(cache, Mapping):
-        return [(os.fspath(path), float(weight)) for path, weight in cache.items()]
-    return [(os.fspath(path), None) for path in cache]
+        return [(path("cache", one), number("cache", weight, "give each cache a weight", 0)) for one, weight in cache.items()]
+    return [(one, None) for one in paths("cache", cache)]
+
+
+_FALLBACK = 'give "s3://bucket/prefix" or a folder; of a mixture a list of them, or a mapping of the caches\' folders'
 
 
 def _fallbacks(
@@ -282,17 +282,17 @@ def _fallbacks(
     if fallback is None:
         return [None] * len(caches)
     if isinstance(fallback, Mapping):
-        known = {os.fspath(cache): os.fspath(uri) for cache, uri in fallback.items()}
+        known = {path("fallback", cache): path("fallback", uri, _FALLBACK) for cache, uri in fallback.items()}
         strange = known.keys() - set(caches)
         if strange:
             raise ConfigError(f"a fallback of a cache that is not read: `{min(strange)}`", "name the caches as they are given")
         return [known.get(cache) for cache in caches]
-    each = [fallback] if isinstance(fallback, (str, os.PathLike)) else list(fallback)
+    each = [fallback] if isinstance(fallback, (str, os.PathLike)) else listed("fallback", fallback, _FALLBACK)
     if len(each) != len(caches):
         raise ConfigError(
             f"{len(caches)} caches need as many fallbacks, not `{len(each)}`", "give None for those without one"
         )
-    return [None if one is None else os.fspath(one) for one in each]
+    return [None if one is None else path("fallback", one, _FALLBACK) for one in each]
 
 
 def _placed(placement: Sequence[Iterable[int | tuple[int, int]]] | None) -> list[list[tuple[int, int]]] | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _build, _ray_node
+from ._options import listed, number, path, paths, refused, whole
 from ._ray_progress import Line, added, following, total
 from ._stoker import __version__
 from .errors import BuildError, ConfigError, StokerError
@@ -32,6 +33,10 @@ STOP_SECONDS = 8.0
 
 # How often the builder of one node may die before the build is given up. A picture that kills a builder is found by the next one.
 DEATHS_MAX = 3
+
+_NODES = "give a list of names, as `ray start --node-name` said them"
+_PLACEMENT = "give a list of partitions for each node, as stoker.place makes it"
+_CPUS = "give a number above 0, or leave it out for all CPUs of a node"
 
 AnyPath = str | os.PathLike[str]
 
@@ -72,15 +77,24 @@ def build(
     for name in ("worker", "dry_run", "prune"):
         if name in options:
             raise ConfigError(f"no option of a build on a cluster: `{name}`", "use stoker.build, or stoker.commit")
-    if workers is not None and (not isinstance(workers, int) or workers < 1):
-        raise ConfigError(f"workers are a number above 0: `{workers}`", "leave it out for one part a partition")
-    if not 0 <= timeout < float("inf"):
-        raise ConfigError(f"timeout is in seconds: `{timeout}`", "give a number of at least 0")
     inspect.signature(_build.build).bind(input, model=model, output=output, **options)
-    run = _Run(
-        {"input": input if isinstance(input, (str, os.PathLike)) else list(input), "model": model, **options},
-        str(output), nodes, placement, workers, num_cpus, timeout, progress,
-    )
+    options = {**options, "input": paths("input", input), "model": path("model", model)}
+    output = path("output", output, "give the cache's folder on each node")
+    if nodes is not None:
+        nodes = [path("nodes", name, _NODES) for name in listed("nodes", nodes, _NODES)]
+    if placement is not None:
+        rows = [listed("placement", row, _PLACEMENT) for row in listed("placement", placement, _PLACEMENT)]
+        placement = [[whole("placement", number, _PLACEMENT, 0) for number in row] for row in rows]
+    if workers is not None:
+        whole("workers", workers, "give a number above 0, or leave it out for one part a partition", 1)
+    if num_cpus is not None and number("num_cpus", num_cpus, _CPUS, 0) == 0:
+        raise refused("num_cpus", num_cpus, _CPUS)
+    if commit_to is not None:
+        commit_to = path("commit_to", commit_to, "leave it out, or name a folder")
+    number("timeout", timeout, "give a number of seconds, at least 0", 0)
+    if not isinstance(progress, bool) and not callable(progress):
+        raise refused("progress", progress, "give True, False or a function")
+    run = _Run(options, output, nodes, placement, workers, num_cpus, timeout, progress)
     try:
         return run.run(commit_to)
     finally:

@@ -304,6 +304,30 @@ def test_parts_of_two_workers_are_the_cache_of_one(tmp_path: Path, cache: Path, 
     assert len(ids) == len(set(ids)) == 2 * min(samples)
 
 
+def test_partitions_are_placed_as_the_command_does(cache: Path, tmp_path: Path) -> None:
+    table, four = tmp_path / "table.json", tmp_path / "four.json"
+    report = stoker.place(cache, nodes=2, output=table)
+    assert report["placement"] == json.loads(table.read_text()) == [[0], [1]]
+    command = [sys.executable, "-m", "stoker", "place", cache, "--nodes", "2"]
+    assert subprocess.run(command, check=True, capture_output=True, timeout=60).stdout == table.read_bytes()
+    table.write_text("[[1], [0]]")
+    again = stoker.place(cache, nodes=2, current=table)
+    assert again["placement"] == [[1], [0]] and again["moved_bytes"] == 0
+    share = stoker.sync(cache, tmp_path / "node", node=0, placement=table, progress=False)
+    assert share["partitions"] == [1]
+    # In the place of the table that it began with.
+    assert stoker.place(cache, nodes=1, current=table, output=table)["moved_partitions"] == 1
+    assert json.loads(table.read_text()) == [[0, 1]]
+    for options, words in (
+        ({"nodes": 0}, "not `0`"),
+        ({"nodes": "two"}, "'two' for '--nodes"),
+        ({"nodes": 2, "current": four}, "four.json"),
+    ):
+        with pytest.raises((stoker.errors.ConfigError, stoker.errors.FileError), match=words):
+            stoker.place(cache, **options, output=four)
+        assert not four.exists()
+
+
 def test_a_part_needs_a_number(tmp_path: Path, build_options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX"):
         monkeypatch.delenv(name, raising=False)

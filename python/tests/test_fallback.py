@@ -207,4 +207,28 @@ def test_errors_say_what_to_do(cache: Path, tmp_path: Path, copy_cache: Callable
     for shard in remote.glob("images-*/shards/*"):
         shard.unlink()
     error = refused(errors.RemoteError, "could not bring `images-", node, fallback=remote, cache_disk="1GiB")
-    assert str(remote) in error.message and "sync" in str(error.hint)
+    assert str(remote) in error.message and "push it again" in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"fallback": 5}, "fallback cannot be `5`"),
+        ({"fallback": [5]}, "fallback cannot be `5`"),
+        ({"fallback": b"s3://bucket/x"}, "fallback cannot be `b's3://bucket/x'`"),
+        ({"fallback": {"cache": 1.5}}, "fallback cannot be `1.5`"),
+        ({"cache_folder": 7}, "cache_folder cannot be `7`"),
+        ({"cache_folder": ""}, "cache_folder cannot be `''`"),
+        ({"cache_disk": 0.5}, "cache_disk: .*`0.5`"),
+        ({"cache_disk": True}, "cache_disk: .*`True`"),
+        ({"cache_disk": ["1GiB"]}, "cache_disk: .*1GiB"),
+        ({"remote_timeout": "5"}, "remote_timeout cannot be `'5'`"),
+        ({"remote_timeout": float("nan")}, "remote_timeout is in seconds, more than 0.001: `NaN`"),
+        ({"remote_timeout": 0}, "remote_timeout .*`0`"),
+        ({"remote_timeout": 0.001}, "remote_timeout .*`0.001`"),
+        ({"remote_timeout": float("inf")}, "remote_timeout .*`inf`"),
+    ],
+)
+def test_wrong_types_are_named_with_what_to_give(cache: Path, options: dict[str, Any], words: str) -> None:
+    given = {"fallback": cache, "cache_disk": "1GiB", **options}
+    assert refused(errors.ConfigError, words, cache, **given).hint

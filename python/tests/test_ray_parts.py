@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import stoker
+import stoker.ray
 from conftest import SOURCE
-from stoker import _ray_node, _ray_progress
+from stoker import _ray_node, _ray_progress, errors
 
 
 def test_files_are_cut_into_pieces_and_put_together(tmp_path: Path) -> None:
@@ -50,6 +51,39 @@ def test_a_part_is_finished_if_all_of_it_is_there(tmp_path: Path, build_options:
     node.stop()
     with pytest.raises(_ray_node.Stopped):
         node.build({**options, "seed": 1, "restart": True}, [0, 1, 2, 3], 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("input", 5),
+        ("input", [5]),
+        ("model", None),
+        ("output", 5),
+        ("output", ""),
+        ("nodes", "node-1"),
+        ("nodes", [1]),
+        ("placement", 3),
+        ("placement", [[0], 1]),
+        ("placement", [["0"]]),
+        ("placement", [[-1]]),
+        ("workers", 0),
+        ("workers", True),
+        ("workers", 1.5),
+        ("num_cpus", "2"),
+        ("num_cpus", 0),
+        ("commit_to", 5),
+        ("timeout", "600"),
+        ("timeout", -1),
+        ("timeout", float("nan")),
+        ("progress", "yes"),
+    ],
+)
+def test_wrong_arguments_are_named_before_anything_is_asked_of_ray(tmp_path: Path, name: str, value: object) -> None:
+    given = {"input": SOURCE, "model": tmp_path, "output": tmp_path, "progress": False, name: value}
+    with pytest.raises(errors.ConfigError) as caught:
+        stoker.ray.build(given.pop("input"), **given)
+    assert caught.value.message.startswith(f"{name} cannot be `") and caught.value.hint
 
 
 def test_the_line_counts_over_nodes_and_builds() -> None:

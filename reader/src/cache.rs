@@ -41,6 +41,8 @@ pub struct Cache {
     files: CacheFiles,
     open: OpenFiles,
     partitions: Vec<OpenPartition>,
+    /// The partitions whose shards are on other nodes, ascending.
+    elsewhere: Vec<u32>,
     samples: u64,
 }
 
@@ -51,15 +53,16 @@ impl Cache {
     /// # Errors
     /// [`Error::NotACache`], [`Error::Missing`] with all missing files at once, or the first file that is damaged.
     pub fn open(root: impl AsRef<std::path::Path>) -> Result<Self> {
-        Self::with_files(CacheFiles::open(root)?)
+        Self::open_share(CacheFiles::open(root)?, Vec::new())
     }
 
-    /// The same, for a manifest that was read already.
+    /// The same of a share: the shards of the partitions `elsewhere`, which ascend, are on other nodes. Reading a row of them is
+    /// [`Error::Elsewhere`].
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn with_files(files: CacheFiles) -> Result<Self> {
-        check_presence(&files)?;
+    pub fn open_share(files: CacheFiles, elsewhere: Vec<u32>) -> Result<Self> {
+        check_presence(&files, &elsewhere)?;
         let mut partitions = Vec::with_capacity(files.partitions() as usize);
         let mut samples = 0;
         for number in 0..files.partitions() {
@@ -75,6 +78,7 @@ impl Cache {
             files,
             open: OpenFiles::new(),
             partitions,
+            elsewhere,
             samples,
         })
     }
@@ -111,6 +115,18 @@ impl Cache {
     #[must_use]
     pub fn partitions(&self) -> u32 {
         self.files.partitions()
+    }
+
+    /// The partitions whose shards are on other nodes, ascending.
+    #[must_use]
+    pub fn elsewhere(&self) -> &[u32] {
+        &self.elsewhere
+    }
+
+    /// Whether the shards of a partition are on other nodes.
+    #[must_use]
+    pub fn is_elsewhere(&self, partition: u32) -> bool {
+        self.elsewhere.binary_search(&partition).is_ok()
     }
 
     /// Samples in the cache.
@@ -221,6 +237,12 @@ impl Cache {
         (partition, shard, row): (u32, u32, u64),
         read: impl FnOnce(&fs::File) -> stoker_formats::Result<T>,
     ) -> Result<T> {
+        if self.is_elsewhere(partition) {
+            return Err(Error::Elsewhere {
+                root: self.files.root().to_path_buf(),
+                partitions: vec![partition],
+            });
+        }
         let id = FileId {
             cache: 0,
             kind,
@@ -244,13 +266,15 @@ impl Cache {
     }
 }
 
-/// Fails if a shard or an index is missing or has another size. Receipts and tables are not read from here.
-fn check_presence(files: &CacheFiles) -> Result<()> {
+/// Fails if a shard that should be here, or an index, is missing or has another size. Receipts and tables are not read from here.
+fn check_presence(files: &CacheFiles, elsewhere: &[u32]) -> Result<()> {
     let mut missing = Vec::new();
     let mut damaged = None;
-    let needed = files
-        .expected()
-        .filter(|file| matches!(file.name, FileName::Shard { .. } | FileName::Index { .. }));
+    let needed = files.expected().filter(|file| match file.name {
+        FileName::Shard { partition, .. } => elsewhere.binary_search(&partition).is_err(),
+        FileName::Index { .. } => true,
+        _ => false,
+    });
     for file in needed {
         let path = files.path(file.folder, file.name);
         match fs::metadata(&path) {

@@ -37,6 +37,14 @@ pub enum Error {
         /// All of them, relative to the folder.
         files: Vec<String>,
     },
+    /// Shards that this node should read were brought to other nodes.
+    #[error("the shards of {} are on other nodes: `{}`", named(partitions), root.display())]
+    Elsewhere {
+        /// The cache's folder.
+        root: PathBuf,
+        /// Their partitions, ascending.
+        partitions: Vec<u32>,
+    },
     /// A file holds other bytes than the manifest says.
     #[error("{what}: `{}`", path.display())]
     Damaged {
@@ -261,6 +269,16 @@ fn counted(count: usize) -> String {
     }
 }
 
+fn named(partitions: &[u32]) -> String {
+    match partitions {
+        [one] => format!("partition {one}"),
+        _ => {
+            let numbers: Vec<_> = partitions.iter().map(u32::to_string).collect();
+            format!("partitions {}", numbers.join(", "))
+        }
+    }
+}
+
 fn listed(files: &[String]) -> String {
     files.iter().map(|file| format!("\n  `{file}`")).collect()
 }
@@ -298,6 +316,16 @@ impl Error {
         }
     }
 
+    /// What is wrong with a file's bytes, if that is what this says; a file of a newer version is not damaged.
+    #[must_use]
+    pub fn damage(&self) -> Option<String> {
+        match self {
+            Self::Formats { error, .. } if !error.is_newer() => Some(error.to_string()),
+            Self::Damaged { what, .. } => Some(what.clone()),
+            _ => None,
+        }
+    }
+
     /// What to do about it, if there is something to say.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
@@ -330,12 +358,18 @@ impl Error {
             Self::Remote { .. } => Some(
                 "bring the partitions to this node with `stoker sync`, give a fallback that they are brought from, a placement that fits, or another number of nodes",
             ),
+            Self::Elsewhere { .. } => Some(
+                "give the placement that this share was synced by, bring the partitions to this node with `stoker sync`, or give a fallback",
+            ),
             Self::OtherFallback { .. } => {
                 Some("give the fallback of this cache, or bring its state here with `stoker sync`")
             }
             Self::Fallback { fault, .. } => match fault {
                 RemoteFault::NoRoom { .. } => Some(
                     "give more cache_disk, or bring the partitions to this node with `stoker sync`",
+                ),
+                RemoteFault::Incomplete(_) => Some(
+                    "the copy is incomplete or damaged: push it again with `stoker push`, from a node that holds the partition; then restore a cursor to go on",
                 ),
                 _ => Some(
                     "look after the network and the fallback, then restore a cursor to go on; `stoker sync` brings whole partitions",

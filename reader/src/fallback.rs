@@ -24,14 +24,15 @@ pub trait Fallback: Send + Sync + fmt::Debug {
     /// The copy's manifest. Asked for only where something is missing.
     ///
     /// # Errors
-    /// Why it could not be read, in words.
+    /// Why it could not be read, in words; [`Incomplete`] as below.
     fn manifest(&self) -> Result<Manifest, Box<dyn StdError + Send + Sync>>;
 
     /// Writes `file` to `to`, which is empty, and checks it against the manifest's hash. Waits, with its own tries; returns soon
     /// with any error once `stop` says so.
     ///
     /// # Errors
-    /// Why it could not, in words, after all tries. What was written then counts for nothing.
+    /// Why it could not, in words, after all tries; [`Incomplete`] if that is no matter of the network. What was written then counts
+    /// for nothing.
     fn bring(
         &self,
         file: &CacheFile,
@@ -39,6 +40,11 @@ pub trait Fallback: Send + Sync + fmt::Debug {
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Box<dyn StdError + Send + Sync>>;
 }
+
+/// The copy lacks a file, or holds a damaged one: another try mends nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Incomplete(pub String);
 
 /// What the files that are brought from elsewhere may take.
 #[derive(Debug, Clone)]
@@ -61,6 +67,15 @@ impl Default for RemoteOptions {
     }
 }
 
+/// Why something of a fallback did not come, by what that said.
+pub(crate) fn fault_of(error: &(dyn StdError + Send + Sync + 'static)) -> RemoteFault {
+    if error.is::<Incomplete>() {
+        RemoteFault::Incomplete(error.to_string())
+    } else {
+        RemoteFault::Failed(error.to_string())
+    }
+}
+
 /// Why a file is not here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -68,6 +83,9 @@ pub enum RemoteFault {
     /// The fallback could not bring it.
     #[error("{0}")]
     Failed(String),
+    /// The fallback does not hold it, or holds it damaged.
+    #[error("{0}")]
+    Incomplete(String),
     /// It took too long.
     #[error("it did not come within {seconds} s")]
     TimedOut {

@@ -23,35 +23,46 @@ pub(crate) fn open_shard(
     with: impl FnOnce(&Path) -> io::Result<File>,
 ) -> Result<Arc<OpenFile>> {
     let path = path(files, id);
-    let damaged = |what: &str| Error::Damaged {
-        path: path.clone(),
-        what: what.to_owned(),
-    };
+    let (shards, _) = shards(files, id)?;
+    let entry = shards.get(id.ordinal as usize).copied().flatten();
+    let entry = entry.ok_or_else(|| {
+        let what = "the index names a shard that the manifest does not";
+        damaged(&path, what)
+    })?;
+    let check = || check_head(files, id, &path);
+    open.get(id, || open_sized(&path, entry.bytes, with), check)
+}
+
+/// Checks the head of the shard `id` at `path`. Through a handle of its own: the one that is kept may take aligned reads only.
+pub(crate) fn check_head(files: &CacheFiles, id: FileId, path: &Path) -> Result<()> {
+    let (shards, kind) = shards(files, id)?;
+    let plain = File::open(path).map_err(Error::io("open", path))?;
+    let head = read_shard_head(&plain, kind).map_err(Error::formats(path))?;
+    let before = shards.iter().take(id.ordinal as usize).flatten();
+    let first_row = before.map(|shard| shard.rows).sum::<u64>();
+    if (head.partition, head.shard, head.first_row) == (id.partition, id.ordinal, first_row) {
+        Ok(())
+    } else {
+        Err(damaged(path, "another shard stands in this place"))
+    }
+}
+
+/// The shards of the kind and partition of `id`.
+fn shards(files: &CacheFiles, id: FileId) -> Result<(&[Option<FileEntry>], ShardKind)> {
     let partition = files.partition(id.partition)?;
-    let (shards, kind) = match id.kind {
+    Ok(match id.kind {
         FileKind::ImageShard | FileKind::ImageIndex => {
             (&partition.images.shards, ShardKind::Images)
         }
         FileKind::SampleShard | FileKind::SampleIndex => {
             (&partition.samples.shards, ShardKind::Samples)
         }
-    };
-    let before = shards.iter().take(id.ordinal as usize).flatten();
-    let entry: FileEntry = shards
-        .get(id.ordinal as usize)
-        .copied()
-        .flatten()
-        .ok_or_else(|| damaged("the index names a shard that the manifest does not"))?;
-    // Through a handle of its own: the one that is kept may take aligned reads only.
-    let check = || {
-        let plain = File::open(&path).map_err(Error::io("open", &path))?;
-        let head = read_shard_head(&plain, kind).map_err(Error::formats(&path))?;
-        let first_row = before.map(|shard| shard.rows).sum::<u64>();
-        if (head.partition, head.shard, head.first_row) == (id.partition, id.ordinal, first_row) {
-            Ok(())
-        } else {
-            Err(damaged("another shard stands in this place"))
-        }
-    };
-    open.get(id, || open_sized(&path, entry.bytes, with), check)
+    })
+}
+
+fn damaged(path: &Path, what: &str) -> Error {
+    Error::Damaged {
+        path: path.to_path_buf(),
+        what: what.to_owned(),
+    }
 }

@@ -9,7 +9,7 @@ use stoker_formats::{MANIFEST_NAME, Manifest, SplitEntry};
 
 use crate::assign::assign;
 use crate::error::{Error, Result};
-use crate::fallback::{Fallback, RemoteFault};
+use crate::fallback::{Fallback, fault_of};
 use crate::files::CacheFiles;
 use crate::options::Modalities;
 use crate::order_error::OrderError;
@@ -47,7 +47,7 @@ fn manifest(fallback: &dyn Fallback) -> Result<Manifest> {
     fallback.manifest().map_err(|error| Error::Fallback {
         file: MANIFEST_NAME.to_owned(),
         uri: fallback.uri(),
-        fault: RemoteFault::Failed(error.to_string()),
+        fault: fault_of(&*error),
     })
 }
 

@@ -12,6 +12,7 @@ use stoker_formats::{FileName, Folder};
 use crate::error::{Error, Result};
 use crate::files::{CacheFile, CacheFiles};
 use crate::open_files::{FileId, FileKind};
+use crate::synced::synced_partitions;
 
 /// Bytes of a folder's names that are listed at a time: some thousand names.
 const LISTED_BYTES: usize = 64 << 10;
@@ -31,7 +32,7 @@ pub(crate) fn check(
         let index = FileName::Index { partition };
         if !held(partition) {
             if !samples.has(index) {
-                missing.push(format!("{}/{index}", files.text()));
+                missing.push((partition, format!("{}/{index}", files.text())));
             }
             continue;
         }
@@ -44,16 +45,35 @@ pub(crate) fn check(
                 .filter(|(_, shard)| shard.is_some())
                 .map(|(ordinal, _)| FileName::Shard { partition, ordinal });
             let needed = shards.chain([index]).filter(|name| !present.has(*name));
-            missing.extend(needed.map(|name| format!("{folder}/{name}")));
+            missing.extend(needed.map(|name| (partition, format!("{folder}/{name}"))));
         }
     }
     if missing.is_empty() {
-        return Ok(());
+        Ok(())
+    } else {
+        Err(absence(files, missing))
     }
-    Err(Error::Missing {
-        root: files.root().to_path_buf(),
-        files: missing,
-    })
+}
+
+/// The error of `missing` files, each with its partition: what a sync was to bring is lost, what it was not is on other nodes.
+fn absence(files: &CacheFiles, missing: Vec<(u32, String)>) -> Error {
+    let root = files.root().to_path_buf();
+    // A damaged record says nothing.
+    let synced = synced_partitions(files).ok().flatten();
+    let is_elsewhere = |(partition, name): &(u32, String)| {
+        let is_synced = |synced: &Vec<u32>| synced.binary_search(partition).is_ok();
+        name.contains("/shards/") && synced.as_ref().is_some_and(|synced| !is_synced(synced))
+    };
+    let (elsewhere, lost): (Vec<_>, Vec<_>) = missing.into_iter().partition(is_elsewhere);
+    if lost.is_empty() {
+        let mut partitions: Vec<u32> = elsewhere.into_iter().map(|(number, _)| number).collect();
+        partitions.dedup();
+        return Error::Elsewhere { root, partitions };
+    }
+    Error::Missing {
+        root,
+        files: lost.into_iter().map(|(_, name)| name).collect(),
+    }
 }
 
 /// The files that a node lacks, whether it should hold them or not.

@@ -25,6 +25,7 @@ use crate::remote_cache::RemoteCache;
 use crate::rows::{How, Rows};
 use crate::schedule::{Position, Schedule};
 use crate::stats::{Consumer, Counters, Stats};
+use crate::unit::PartitionUnits;
 use crate::units::Units;
 use crate::work::{BatchWork, Plan};
 use crate::world::World;
@@ -98,7 +99,11 @@ impl Reader {
             .map(|files| opening::split(files, &options.split));
         let splits = splits.collect::<Result<Vec<_>>>()?;
         let made_of = Units::open(&caches, options.pack.as_deref())?;
-        let units = made_of.of_splits(&caches, &splits);
+        let mut units = made_of.of_splits(&caches, &splits);
+        for (units, cache) in units.iter_mut().zip(&options.caches) {
+            let is_read = |part: &PartitionUnits| !cache.without.contains(&part.partition);
+            units.partitions.retain(is_read);
+        }
         let weights: Option<Vec<f64>> = options.caches.iter().map(|cache| cache.weight).collect();
         let schedule = Schedule::new(
             &units,

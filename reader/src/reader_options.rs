@@ -37,6 +37,9 @@ pub struct CacheOptions {
     pub weight: Option<f64>,
     /// What brings the files that this node lacks.
     pub fallback: Option<Arc<dyn Fallback>>,
+    /// Partitions that are left out, as if the cache had none of them: so a share is measured. Order and cursor are then those of
+    /// another data set.
+    pub without: Vec<u32>,
 }
 
 impl CacheOptions {
@@ -47,6 +50,7 @@ impl CacheOptions {
             path: path.into(),
             weight: None,
             fallback: None,
+            without: Vec::new(),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::files::CacheFiles;
 use crate::index_store::IndexStore;
 use crate::io::{Backend, ReadShard};
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles};
-use crate::open_shard::open_shard;
+use crate::open_shard::{check_head, open_shard};
 use crate::remote_cache::RemoteCache;
 use crate::sample_text::SampleText;
 use crate::stats::Counters;
@@ -253,10 +253,12 @@ impl Rows {
     fn shard(&self, row: Row) -> Result<Arc<OpenFile>> {
         let id = Self::id(row);
         let open = |path: &std::path::Path| self.open_shard_at(id, path);
-        if let Some(remote) = self.brings(id) {
-            return remote.shard(id, &open);
-        }
         let files = &self.source(row.cache)?.files;
+        if let Some(remote) = self.brings(id) {
+            let shard = remote.shard(id, &open)?;
+            remote.check_once(id, |path| check_head(files, id, path))?;
+            return Ok(shard);
+        }
         open_shard(files, &self.open, id, open)
     }
 

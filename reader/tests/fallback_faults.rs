@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use copies::{Copies, Trouble, epoch, is_shard, options, seen, some, whole};
-use stoker_reader::{Cursor, Error, Reader, RemoteFault, Step};
+use stoker_reader::{Cursor, Error, Reader, RemoteFault, Step, Verify};
 
 /// Names the folders for a child process that runs one test of this file by itself.
 const CHILD: &str = "STOKER_TEST_FALLBACK";
@@ -196,6 +196,52 @@ fn damage_to_what_was_brought_is_mended_once() {
         let (found, times) = brought.iter().next().unwrap();
         assert!(
             found.contains(name) && *times == 1 && brought.len() == 1,
+            "{brought:?}"
+        );
+    }
+}
+
+/// Without checksums of rows, what was brought before is held against its size and its head at least.
+#[test]
+fn what_is_no_shard_any_more_is_brought_again_even_if_rows_are_not_checked() {
+    let whole = whole();
+    let expected = epoch(&mut Reader::open(options(whole.path(), 4, 4, None)).unwrap());
+    let part = some(whole.path(), |name| !is_shard(name));
+    let open = |copies: &Arc<Copies>| {
+        let mut options = options(part.path(), 4, 4, Some(Arc::clone(copies)));
+        options.verify = Verify::Off;
+        Reader::open(options).unwrap()
+    };
+    let copies = Copies::of(whole.path());
+    assert_eq!(epoch(&mut open(&copies)), expected);
+    let names = [
+        "text-22222222222222222222222222222222/shards/p0000-000001",
+        "images-11111111111111111111111111111111/shards/p0001-000002",
+        "images-11111111111111111111111111111111/shards/p0002-000000",
+    ];
+    let [zeroed, cut, other] = names.map(|name| brought_file(part.path(), whole.path(), name));
+    fs::write(
+        &zeroed,
+        vec![0; fs::metadata(&zeroed).unwrap().len() as usize],
+    )
+    .unwrap();
+    fs::write(&cut, &fs::read(&cut).unwrap()[..900]).unwrap();
+    // A shard, but another one: its size alone is right.
+    let mut bytes = fs::read(brought_file(
+        part.path(),
+        whole.path(),
+        &names[2].replace("-000000", "-000001"),
+    ))
+    .unwrap();
+    bytes.resize(fs::metadata(&other).unwrap().len() as usize, 0);
+    fs::write(&other, bytes).unwrap();
+    let again = Copies::of(whole.path());
+    assert_eq!(epoch(&mut open(&again)), expected);
+    let brought: Vec<String> = again.brought().into_keys().collect();
+    assert_eq!(brought.len(), 3, "{brought:?}");
+    for name in names {
+        assert!(
+            brought.iter().any(|found| found.contains(name)),
             "{brought:?}"
         );
     }

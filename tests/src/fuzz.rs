@@ -16,8 +16,8 @@ use stoker_formats::limits::PACK_BLOCK_BYTES;
 use stoker_formats::{
     ContentHash, Counts, ImageIndex, ImageReceipt, Manifest, Members, PackEntry, PackOptions,
     PackOverlong, PackStrategy, PackTable, PackTableEntry, PackTableWriter, PackTotals, PartRecord,
-    Result, SampleIndex, SampleReceipt, VERSION, read_image, read_image_shard, read_sample,
-    read_sample_shard,
+    Result, SampleIndex, SampleReceipt, ShareRecord, VERSION, read_image, read_image_shard,
+    read_sample, read_sample_shard,
 };
 use twox_hash::XxHash3_64;
 
@@ -116,7 +116,7 @@ pub fn receipt(bytes: &[u8]) {
     check_sealed(bytes, SampleReceipt::parse, SampleReceipt::to_bytes);
 }
 
-/// Manifests and records of parts: an accepted one has exactly these bytes.
+/// Manifests, and records of parts and shares: an accepted one has exactly these bytes.
 ///
 /// # Panics
 /// If it is written in another way.
@@ -130,6 +130,10 @@ pub fn manifest(bytes: &[u8]) {
         assert!(record.to_bytes().is_ok_and(|again| again == bytes));
     }
     check_sealed(bytes, PartRecord::parse, PartRecord::to_bytes);
+    if let Ok(record) = ShareRecord::parse(bytes) {
+        assert!(record.to_bytes().is_ok_and(|again| again == bytes));
+    }
+    check_sealed(bytes, ShareRecord::parse, ShareRecord::to_bytes);
 }
 
 /// Records: the fast scan of the plan finds the links that the parser finds.

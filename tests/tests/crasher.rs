@@ -68,6 +68,27 @@ fn check(count: usize, threads: &str) {
     assert_eq!(again["fingerprint"], report["fingerprint"]);
 }
 
+/// What a caught panic said stands with the reject, and nowhere else.
+#[test]
+fn a_panic_in_a_decoder_costs_its_records_and_says_nothing_on_stderr() {
+    let corpus = Corpus::good(61, 15);
+    corpus.write("images/planted.png", b"STOKER-PANIC");
+    corpus.write_lines(
+        "planted.jsonl",
+        &[vqa("images/planted.png", "what panics?", "this")],
+    );
+    let output = corpus.output("cache");
+    let run = corpus.build(&output).by(faulty_binary());
+    let ended = run.env("RUST_BACKTRACE", "1").end().expect_code(0);
+    for word in ["planted", "panicked", "backtrace"] {
+        assert!(!ended.stderr.contains(word), "{}", ended.stderr);
+    }
+    let rejects = table(&output, "rejects");
+    let messages: Vec<&String> = rejects.iter().map(|row| &row["message"]).collect();
+    assert_eq!(messages, ["the image decoder panicked: `planted`"]);
+    assert_eq!(rejects[0]["reason"], "decoder_crash");
+}
+
 #[test]
 fn one_planted_image_costs_one_record() {
     check(1, "1");

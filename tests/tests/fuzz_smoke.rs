@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use stoker_formats::{ContentHash, ShareRecord, VERSION};
 use stoker_tests::cache::files;
 use stoker_tests::command::repository;
 use stoker_tests::corpus::{Corpus, image_name};
@@ -45,6 +46,17 @@ const LINKS: [&[u8]; 9] = [
     b"file://",
 ];
 
+/// The record of a share.
+fn share() -> Vec<u8> {
+    let record = ShareRecord {
+        format_version: VERSION,
+        created_by: "stoker".into(),
+        fingerprint: ContentHash([3; 32]),
+        partitions: vec![1, 4, 7],
+    };
+    record.to_bytes().expect("a record")
+}
+
 /// Runs `body` over seeds and mutations; gives the first input that breaks it.
 fn hunt(body: Body, seeds: &[Vec<u8>], tokens: &[&[u8]]) -> Option<Vec<u8>> {
     let breaks = |input: &[u8]| catch_unwind(AssertUnwindSafe(|| body(input))).is_err();
@@ -83,7 +95,11 @@ fn seeds(target: &str, corpus: &Corpus, cache: &Path) -> Vec<Vec<u8>> {
         "shard" => of_cache("/shards/"),
         "index" => of_cache("/index/"),
         "receipt" => of_cache("/receipts/"),
-        "manifest" => [of_cache("manifest.json"), vec![read(&corpus.output(PART))]].concat(),
+        "manifest" => [
+            of_cache("manifest.json"),
+            vec![read(&corpus.output(PART)), share()],
+        ]
+        .concat(),
         "pack_table" => vec![packed().0],
         "pack_entry" => vec![packed().1.to_bytes().expect("an entry")],
         "recipe" => {

@@ -158,13 +158,18 @@ fn what_a_remote_lacks_is_an_error_that_names_it() {
         "{text}"
     );
     assert!(text.contains("lacks a file"), "{text}");
+    let hint = fault.hint().expect("a hint");
+    assert!(
+        hint.contains("push it again") && !hint.contains("network"),
+        "{hint}"
+    );
     let Error::Row { error, .. } = fault else {
         panic!("{text}");
     };
     let fault = matches!(
         *error,
         Error::Fallback {
-            fault: RemoteFault::Failed(_),
+            fault: RemoteFault::Incomplete(_),
             ..
         }
     );

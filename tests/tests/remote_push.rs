@@ -106,6 +106,46 @@ fn a_cache_goes_to_a_remote_and_comes_back_whole_and_in_shares() {
     check(&scene, "sync_lacking", &other);
 }
 
+/// Nodes that push their shares at the same time put the same small files and the same manifest, and all shards are there.
+#[test]
+fn two_nodes_push_to_one_place_at_once() {
+    let scene = Scene::new(&SAMPLES);
+    let server = scene.serve();
+    let cache = scene.cache().display().to_string();
+    let nodes = [0, 1].map(|node| {
+        let share = scene.path(&format!("half-{node}"));
+        let _ = on_node(sync(&cache, &share), node, 2).end().expect_code(0);
+        share
+    });
+    for round in 0..3 {
+        let place = format!("s3://bucket/both-{round}");
+        let run = |node: &Path| {
+            let run = through(push(node, &place), &server.endpoint());
+            run.args(["--json", "--threads", "3"])
+        };
+        let running = nodes.each_ref().map(|node| run(node).start());
+        let reports = running.map(|run| run.wait().expect_code(0).json());
+        // Who came last found the other's shards there.
+        let lacking = reports.iter().map(|report| report["lacking"].clone());
+        assert!(
+            lacking.clone().any(|lacking| lacking == json!([])),
+            "{reports:?}"
+        );
+        for node in &nodes {
+            let again = run(node).end().expect_code(0).json();
+            assert_eq!(
+                (&again["files"], &again["lacking"]),
+                (&json!(0), &json!([]))
+            );
+        }
+        let whole = scene.path(&format!("both-{round}"));
+        let _ = through(sync(&place, &whole), &server.endpoint())
+            .end()
+            .expect_code(0);
+        assert_same(&files(&scene.cache()), &files(&whole), "both halves");
+    }
+}
+
 #[test]
 fn a_push_puts_what_is_missing_or_not_whole() {
     let scene = Scene::new(&SAMPLES);

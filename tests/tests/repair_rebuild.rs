@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use stoker_formats::ImageReceipt;
 use stoker_tests::cache::{assert_same, files};
 use stoker_tests::clean::Clean;
+use stoker_tests::corpus::png;
+use stoker_tests::dice::Dice;
 use stoker_tests::parts::Scene;
 use stoker_tests::snapshot;
 
@@ -111,7 +114,19 @@ fn a_share_is_mended_by_its_parts() {
     let ended = scene.corpus.rebuild(share).end().expect_code(0);
     assert!(ended.stdout.contains("sound again"), "{}", ended.stdout);
     assert_same(&good, &files(share), "the share");
-    // Without the records nothing says what was built here.
+    // A damaged record says nothing of what was built here.
+    let record = share.join("parts/0000-of-0002.json");
+    let bytes = fs::read(&record).expect("a record");
+    flip(&record);
+    flip(&share.join(shards[0]));
+    let ended = scene.corpus.rebuild(share).end().expect_code(1);
+    let why = "parts/0000-of-0002.json is damaged";
+    assert!(ended.stdout.contains(why), "{}", ended.stdout);
+    fs::remove_file(&record).expect("ours");
+    fs::write(&record, bytes).expect("a file");
+    let _ = scene.corpus.rebuild(share).end().expect_code(0);
+    assert_same(&good, &files(share), "the share");
+    // Without the records nothing says it either.
     for entry in fs::read_dir(share.join("parts")).expect("a folder") {
         fs::remove_file(entry.expect("an entry").path()).expect("ours");
     }
@@ -146,9 +161,84 @@ fn other_options_and_another_source_are_refused() {
     assert_same(&clean.files, &files(&output), "with the right ones");
 }
 
+/// The picture behind the first row of the shard of this receipt.
+fn picture(receipt: &Path) -> PathBuf {
+    let bytes = fs::read(receipt).expect("a receipt");
+    let receipt = ImageReceipt::parse(&bytes).expect("a receipt");
+    let mut sources = receipt.sources.iter();
+    let source = sources.find(|source| source.item == receipt.items[0]);
+    let uri = &source.expect("what was read").uri;
+    PathBuf::from(uri.strip_prefix("file://").unwrap_or(uri))
+}
+
+/// One file that cannot be made again costs no other its repair.
+#[test]
+fn what_cannot_be_made_again_stays_and_the_rest_is_mended() {
+    let clean = Clean::new(60);
+    let output = clean.corpus.output("cache");
+    let _ = clean.corpus.build(&output).end().expect_code(0);
+    let name = |folder: &str, part: &str| {
+        let is_it = |name: &&String| name.starts_with(folder) && name.contains(part);
+        clean.files.keys().find(is_it).expect("a file").clone()
+    };
+    let (first, later) = (
+        name("images-", "shards/p0000-000000"),
+        name("images-", "shards/p0000-000002"),
+    );
+    let receipt = first.replace("shards", "receipts").replace("arrow", "json");
+    let picture = picture(&output.join(&receipt));
+    let before = fs::read(&picture).expect("a picture");
+    fs::write(&picture, png(&mut Dice::new(5), 40, 40)).expect("a picture");
+    let broken = |names: &[&String]| {
+        for name in names {
+            flip(&output.join(name));
+        }
+    };
+    let others = [
+        later,
+        name("images-", "shards/p0001"),
+        name("text-", "shards/p0000"),
+        name("text-", "index/p0001"),
+        name("text-", "tables/samples"),
+        name("text-", "tokenizer"),
+    ];
+    broken(&[&first]);
+    broken(&others.iter().collect::<Vec<_>>());
+    let bytes = fs::read(output.join(&first)).expect("a shard");
+    let rebuild = || clean.corpus.rebuild(&output).end();
+    let ended = rebuild().expect_code(1);
+    let folder = clean.corpus.path().display().to_string();
+    snapshot::check("rebuild_remains", &ended, &[(&folder, "[FOLDER]")]);
+    assert_eq!(fs::read(output.join(&first)).expect("a shard"), bytes);
+    let mut rest = files(&output);
+    rest.insert(first.clone(), clean.files[&first].clone());
+    assert_same(&clean.files, &rest, "the others");
+    // Folders in the place of files: of a shard, of a receipt, and of a table.
+    fs::write(&picture, before).expect("a picture");
+    let blocked = [
+        others[2].clone(),
+        name("images-", "receipts/p0001"),
+        name("text-", "tables/rejects"),
+    ];
+    for name in &blocked {
+        fs::remove_file(output.join(name)).expect("ours");
+        fs::create_dir(output.join(name)).expect("a folder");
+    }
+    broken(&[&others[0], &others[5]]);
+    let ended = rebuild().expect_code(1);
+    let remain = ended.stdout.matches("remove what stands in its place");
+    assert_eq!(remain.count(), 3, "{}", ended.stdout);
+    assert!(ended.stdout.contains("3 of 6 files"), "{}", ended.stdout);
+    for name in &blocked {
+        fs::remove_dir(output.join(name)).expect("a folder");
+    }
+    let _ = rebuild().expect_code(0);
+    assert_same(&clean.files, &files(&output), "all of it");
+}
+
 /// A repair that could not end leaves a cache that is committed, and nothing that is in anybody's way.
 #[test]
-fn a_repair_without_its_source_stops_and_leaves_nothing_behind() {
+fn a_repair_without_its_source_leaves_nothing_behind() {
     let clean = Clean::new(40);
     let output = clean.corpus.output("cache");
     let _ = clean.corpus.build(&output).end().expect_code(0);
@@ -164,11 +254,11 @@ fn a_repair_without_its_source_stops_and_leaves_nothing_behind() {
     let images = clean.corpus.data().join("images");
     let away = clean.corpus.path().join("away");
     fs::rename(&images, &away).expect("the pictures");
-    let ended = clean.corpus.rebuild(&output).end().expect_code(2);
+    let ended = clean.corpus.rebuild(&output).end().expect_code(1);
     assert!(
-        ended.stderr.contains("cannot be made again"),
+        ended.stdout.contains("would come out otherwise"),
         "{}",
-        ended.stderr
+        ended.stdout
     );
     for name in ["building.json", "in-flight", "spool"] {
         assert!(!output.join(name).exists(), "{name}");

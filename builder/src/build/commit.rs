@@ -15,7 +15,6 @@ use stoker_formats::{
 };
 
 use super::context::Context;
-use super::named::changed;
 use super::receipts::{ImageReceipts, InFolder, Receipts, SampleReceipts};
 use super::report::Committed;
 use super::sink::base_name;
@@ -53,6 +52,8 @@ pub(crate) struct Done<'a> {
 pub(crate) struct Commit<'a> {
     pub(super) context: &'a Context,
     pub(super) tables: OpenTables,
+    /// Whether rows are missing from the tables, which a repair has given up.
+    lacks_rows: bool,
     pub(super) splits: Vec<SplitEntry>,
     pub(super) partitions: Vec<PartEntry>,
     pub(super) committed: Committed,
@@ -72,11 +73,17 @@ impl<'a> Commit<'a> {
         });
         Ok(Self {
             tables: open_tables(context, part).map_err(|error| context.publisher.explain(error))?,
+            lacks_rows: false,
             splits: splits.collect(),
             partitions: Vec::new(),
             committed: Committed::default(),
             context,
         })
+    }
+
+    /// Leaves out the next partition, of which a repair has given something up.
+    pub(crate) fn leave_out(&mut self) {
+        self.lacks_rows = true;
     }
 
     /// Adds the next partition: its indexes and its rows of the tables.
@@ -92,10 +99,14 @@ impl<'a> Commit<'a> {
             .rfind(|split| split.first_partition <= partition)
             .ok_or_else(|| lost(context, partition))?;
         let committed = &mut self.committed;
-        self.tables
-            .add_images(context, done)
-            .and_then(|()| self.tables.add_samples(context, &split.name, done))
-            .map_err(|error| context.publisher.explain(error))?;
+        // Ids of records stand in the sample shards alone.
+        self.lacks_rows |= done.samples.is_given_up();
+        if !self.lacks_rows {
+            self.tables
+                .add_images(context, done)
+                .and_then(|()| self.tables.add_samples(context, &split.name, done))
+                .map_err(|error| context.publisher.explain(error))?;
+        }
         committed.bytes += done.images.bytes() + done.samples.bytes();
         let rejected_images = count(done.images, |receipt| receipt.rejects.len());
         committed.rejected_images += rejected_images;
@@ -152,6 +163,9 @@ impl<'a> Commit<'a> {
     /// Commits the cache: every partition has been added.
     pub(crate) fn finish(mut self, making: &Making<'_>) -> Result<Committed> {
         let context = self.context;
+        if context.mending.is_repair() {
+            return self.finish_repair(making);
+        }
         self.close()?;
         let tables = self.tables.finish(&context.publisher)?;
         let partitions: Vec<Partition> = self.partitions.into_iter().map(|one| one.files).collect();
@@ -182,6 +196,25 @@ impl<'a> Commit<'a> {
         }
         self.committed.earlier_packs =
             store::earlier(context.publisher.root(), manifest.fingerprint)?;
+        Ok(self.committed)
+    }
+}
+
+impl Commit<'_> {
+    /// Ends a repair: the cache is committed, so nothing is published that its manifest does not name.
+    fn finish_repair(self, making: &Making<'_>) -> Result<Committed> {
+        let context = self.context;
+        if !self.lacks_rows {
+            self.tables
+                .finish_by(&context.publisher, |pending, name, hash| {
+                    if !context.named.names_table(hash) {
+                        return Ok(());
+                    }
+                    context.mending.made(pending.publish(name)).map(drop)
+                })?;
+        }
+        context.mending.made(publish_tokenizer(context, making))?;
+        context.layout.sync(&context.publisher)?;
         Ok(self.committed)
     }
 }
@@ -288,15 +321,19 @@ fn files<E: InFolder>(
     let folder = E::folder(&context.layout).to_string();
     let folder = Path::new(&folder);
     let index_name = FileName::Index { partition };
-    if !context
+    let published = if !context
         .named
         .allows(E::folder(&context.layout), index_name, written.hash)
     {
         let path = folder.join(index_name.to_string());
-        return Err(changed(&context.publisher.root().join(path)));
-    }
-    let name = base_name(&index_name);
-    publish_unless_there(&context.publisher, &folder.join("index"), &name, index)?;
+        Err(Error::Otherwise {
+            path: context.publisher.root().join(path),
+        })
+    } else {
+        let name = base_name(&index_name);
+        publish_unless_there(&context.publisher, &folder.join("index"), &name, index)
+    };
+    context.mending.made(published)?;
     let shards = receipts.all().iter().map(|receipt| {
         receipt.shard.map(|shard| FileEntry {
             bytes: shard.bytes,

@@ -11,6 +11,7 @@ use super::decoding::Decoding;
 use super::early::Early;
 use super::gate::Gate;
 use super::in_flight::InFlight;
+use super::mending::Mending;
 use super::named::Named;
 use super::partitions::Halt;
 use super::progress::Progress;
@@ -49,6 +50,7 @@ pub(crate) struct Context {
     pub(crate) in_flight: InFlight,
     /// Files that count as lost.
     pub(crate) damaged: Damaged,
+    pub(crate) mending: Mending,
     pub(crate) crashers: BTreeSet<ImageKey>,
     pub(crate) early: Early,
     pub(crate) publisher: Publisher,

@@ -40,7 +40,7 @@ struct Done {
 
 type Waiting = oneshot::Receiver<Result<Done>>;
 
-/// Builds what is missing of the partition's images; `receipts` then covers all of them.
+/// Builds what is missing of the partition's images; `receipts` then covers all of them, unless a repair gives some up.
 pub(crate) fn build_images(
     context: &Arc<Context>,
     partition: u32,
@@ -61,7 +61,11 @@ pub(crate) fn build_images(
         }
     }
     for rest in receipts.to_make(images.len() as u64) {
-        fill(context, partition, images, rest, receipts, &mut blame)?;
+        let ordinal = rest.ordinal;
+        let filled = fill(context, partition, images, rest, receipts, &mut blame);
+        if context.mending.made(filled)?.is_none() {
+            receipts.give_up(ordinal);
+        }
     }
     Ok(())
 }

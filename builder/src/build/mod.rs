@@ -12,6 +12,7 @@ mod gate;
 mod images;
 pub(crate) mod in_flight;
 pub mod lock;
+mod mending;
 pub(crate) mod named;
 pub mod options;
 mod part;
@@ -50,6 +51,7 @@ use context::{Context, Preparers};
 use decoding::Decoding;
 use early::Early;
 use in_flight::InFlight;
+use mending::Mending;
 use receipts::Layout;
 use rejects::Rejected;
 use setup::{Setup, set_up};
@@ -132,6 +134,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         decoding: Decoding::new(options.threads, options.memory_budget_bytes / 2),
         in_flight: notes.in_flight,
         damaged: options.repair.clone().unwrap_or_default(),
+        mending: Mending::new(options.repair.is_some()),
         crashers: notes.crashers,
         early,
         layout,
@@ -160,6 +163,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     }
     setup.runtime.shutdown_background();
     let mut report = BuildReport::new(committed, &options.output, start.elapsed());
+    report.left = context.mending.left();
     report.part = PartReport::of(&context.share, &context.plan);
     Ok(report)
 }

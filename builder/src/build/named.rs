@@ -69,6 +69,13 @@ impl Named {
         self.hash(folder, name) == Some(hash)
     }
 
+    /// Whether it names a table with this hash.
+    pub(crate) fn names_table(&self, hash: ContentHash) -> bool {
+        let manifest = self.manifest.as_ref();
+        let tables = manifest.map(|manifest| manifest.tables.files());
+        tables.is_some_and(|tables| tables.iter().any(|(_, entry)| entry.hash == hash))
+    }
+
     /// Whether a file of this hash may be published under this name.
     pub(crate) fn allows(&self, folder: Folder, name: FileName, hash: ContentHash) -> bool {
         self.hash(folder, name).is_none_or(|named| named == hash)
@@ -104,16 +111,5 @@ pub(crate) fn plan_ids(manifest: &Manifest) -> PlanIds {
     PlanIds {
         image: manifest.image_plan_id,
         text: manifest.text_plan_id,
-    }
-}
-
-/// Something that was made before would now be made differently.
-pub(crate) fn changed(path: &Path) -> Error {
-    Error::Usage {
-        what: format!(
-            "what was made before cannot be made again, as its source or the version of stoker has changed: `{}`",
-            path.display()
-        ),
-        hint: "bring the source back as it was, copy the file from an intact node, or build into another --output".into(),
     }
 }

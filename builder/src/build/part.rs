@@ -18,6 +18,11 @@ impl Commit<'_> {
     /// Ends the part `name`: every partition of it has been added.
     pub(super) fn finish_part(mut self, making: &Making<'_>, name: PartName) -> Result<Committed> {
         let context = self.context;
+        if context.mending.has_left() {
+            // The record of the part says what the cache holds, and stays.
+            context.layout.sync(&context.publisher)?;
+            return Ok(self.committed);
+        }
         self.close()?;
         for (report, split) in self.committed.splits.iter_mut().zip(&self.splits) {
             let range = split.first_partition..split.first_partition + split.partitions;

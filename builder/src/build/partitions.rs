@@ -156,6 +156,11 @@ fn text(
         SampleReceipts::load(root, &context.layout, partition, items, &context.damaged)?
     };
     context.progress.advance(samples.done());
+    if ready.receipts.is_given_up() && ready.receipts.covered() < ready.images.len() as u64 {
+        // What is not known of the images cannot be told in the text.
+        commit.leave_out();
+        return Ok(());
+    }
     build_samples(
         context,
         partition,
@@ -165,6 +170,10 @@ fn text(
         &mut samples,
         rejected,
     )?;
+    if samples.is_given_up() && samples.covered() < items {
+        commit.leave_out();
+        return Ok(());
+    }
     commit.add(&Done {
         partition,
         image_items: &ready.images,

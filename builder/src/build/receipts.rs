@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
-use std::io;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 
@@ -109,6 +109,8 @@ pub(crate) struct Receipts<E> {
     files: Vec<FileEntry>,
     /// Ordinals of those whose shard is lost.
     lost: BTreeSet<u32>,
+    /// Whether something of them stays lost.
+    given_up: bool,
 }
 
 impl<E> Default for Receipts<E> {
@@ -117,6 +119,7 @@ impl<E> Default for Receipts<E> {
             receipts: Vec::new(),
             files: Vec::new(),
             lost: BTreeSet::new(),
+            given_up: false,
         }
     }
 }
@@ -287,6 +290,17 @@ impl<E: InFolder> Receipts<E> {
         }
     }
 
+    /// Leaves the lost shard `ordinal` as it is, or what follows the last receipt.
+    pub(crate) fn give_up(&mut self, ordinal: u32) {
+        self.lost.remove(&ordinal);
+        self.given_up = true;
+    }
+
+    /// Whether something of the partition stays lost.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up
+    }
+
     /// Notes a receipt, of the next shard or of one that was lost, and what stands in its file.
     pub(crate) fn put(&mut self, receipt: Receipt<E>, bytes: &[u8]) {
         let file = FileEntry {
@@ -310,7 +324,9 @@ fn read<E: InFolder>(folder: &Path, partition: u32, ordinal: u32) -> Result<Opti
     let path = folder.join(FileName::Receipt { partition, ordinal }.to_string());
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory) => {
+            return Ok(None);
+        }
         Err(error) => return Err(Error::io("read", &path)(error)),
     };
     let receipt = match Receipt::<E>::parse(&bytes) {

@@ -1,7 +1,7 @@
 //! What a plan will take and what a build has made, for people and for machines.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -212,6 +212,9 @@ pub struct BuildReport {
     pub splits: Vec<SplitReport>,
     /// Pack tables that were made for an earlier cache in the folder, and fit this one no more.
     pub earlier_packs: Vec<String>,
+    /// Files that a repair could not make as they were; a build has none.
+    #[serde(skip)]
+    pub(crate) left: BTreeSet<PathBuf>,
     /// Wall time of this run.
     pub seconds: f64,
 }
@@ -233,6 +236,7 @@ impl BuildReport {
             bytes: committed.bytes,
             splits: committed.splits,
             earlier_packs: committed.earlier_packs,
+            left: BTreeSet::new(),
             seconds: time.as_secs_f64(),
         }
     }

@@ -14,7 +14,6 @@ use stoker_formats::{
 };
 
 use super::context::Context;
-use super::named::changed;
 use super::progress::Counters;
 use super::receipts::{InFolder, OnDisk, Receipts, Rest};
 use crate::error::{Error, Result};
@@ -297,7 +296,9 @@ impl<'a, K: Kind> Sink<'a, K> {
         if let Some(shard) = receipt.shard
             && !context.named.allows(folder, shard_name, shard.hash)
         {
-            return Err(changed(&path(shard_name)));
+            return Err(Error::Otherwise {
+                path: path(shard_name),
+            });
         }
         let allows = |bytes: &[u8]| context.named.allows(folder, name, ContentHash::of(bytes));
         let before = Receipts::before(&path(name), receipt);
@@ -308,7 +309,7 @@ impl<'a, K: Kind> Sink<'a, K> {
         if agrees && (kept.is_some() || allows(bytes)) {
             Ok(kept)
         } else {
-            Err(changed(&path(name)))
+            Err(Error::Otherwise { path: path(name) })
         }
     }
 

@@ -11,7 +11,7 @@ use stoker_formats::tables::{
     ProvenanceKind, ProvenanceRow, RejectTableRow, SampleTableRow, TableRow, TableWriter,
 };
 use stoker_formats::{
-    FileEntry, FileName, Folder, PartFile, PartName, SampleReceipt, TableKind, Tables,
+    ContentHash, FileEntry, FileName, Folder, PartFile, PartName, SampleReceipt, TableKind, Tables,
 };
 
 use super::commit::Done;
@@ -118,27 +118,51 @@ impl OpenTables {
 
     /// Publishes the tables.
     pub(crate) fn finish(self, publisher: &Publisher) -> Result<Tables> {
+        self.finish_by(publisher, |pending, name, _| pending.publish(name))
+    }
+
+    /// The same by `publish`, which is told the name and the hash of each.
+    pub(crate) fn finish_by(
+        self,
+        publisher: &Publisher,
+        publish: impl Fn(Pending, &str, ContentHash) -> Result<()>,
+    ) -> Result<Tables> {
+        let end = End {
+            publisher,
+            part: self.part,
+            publish: &publish,
+        };
         Ok(Tables {
-            samples: finish(publisher, self.part, TableKind::Samples, self.samples)?,
-            rejects: finish(publisher, self.part, TableKind::Rejects, self.rejects)?,
-            provenance: finish(publisher, self.part, TableKind::Provenance, self.provenance)?,
+            samples: end.table(TableKind::Samples, self.samples)?,
+            rejects: end.table(TableKind::Rejects, self.rejects)?,
+            provenance: end.table(TableKind::Provenance, self.provenance)?,
         })
     }
 }
 
-fn finish<R: TableRow>(
-    publisher: &Publisher,
+/// How tables end.
+struct End<'a> {
+    publisher: &'a Publisher,
     part: Option<PartName>,
-    kind: TableKind,
-    table: TableWriter<Pending, R>,
-) -> Result<FileEntry> {
-    let (pending, entry) = table.finish().map_err(|error| publisher.explain(error))?;
-    let hash = entry.hash;
-    pending.publish(&match part {
-        None => base_name(&FileName::Table { kind, hash }),
-        Some(part) => PartFile::Table(part, kind).to_string(),
-    })?;
-    Ok(entry)
+    publish: &'a dyn Fn(Pending, &str, ContentHash) -> Result<()>,
+}
+
+impl End<'_> {
+    fn table<R: TableRow>(
+        &self,
+        kind: TableKind,
+        table: TableWriter<Pending, R>,
+    ) -> Result<FileEntry> {
+        let finished = table.finish();
+        let (pending, entry) = finished.map_err(|error| self.publisher.explain(error))?;
+        let hash = entry.hash;
+        let name = match self.part {
+            None => base_name(&FileName::Table { kind, hash }),
+            Some(part) => PartFile::Table(part, kind).to_string(),
+        };
+        (self.publish)(pending, &name, hash)?;
+        Ok(entry)
+    }
 }
 
 /// The records' own ids of a receipt's rows, read from their shard.

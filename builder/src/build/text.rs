@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use rayon::prelude::*;
@@ -18,6 +17,7 @@ use super::rejects::Rejected;
 use super::sink::{Samples, Sink};
 use crate::error::{Error, Result};
 use crate::plan::Line;
+use crate::quiet::caught;
 use crate::record;
 use crate::reject::{Reason, Reject};
 use crate::source::link;
@@ -68,7 +68,7 @@ impl From<Reject> for Refusal {
 
 type Outcome = Result<Sample, Refusal>;
 
-/// Builds what is missing of the partition's samples; `receipts` then covers all of them.
+/// Builds what is missing of the partition's samples; `receipts` then covers all of them, unless a repair gives some up.
 pub(crate) fn build_samples(
     context: &Context,
     partition: u32,
@@ -91,9 +91,13 @@ pub(crate) fn build_samples(
     }
     let images = image_map(images, image_receipts);
     for rest in to_make {
-        fill(
+        let ordinal = rest.ordinal;
+        let filled = fill(
             context, partition, records, &images, rest, receipts, rejected,
-        )?;
+        );
+        if context.mending.made(filled)?.is_none() {
+            receipts.give_up(ordinal);
+        }
     }
     Ok(())
 }
@@ -226,9 +230,8 @@ fn guarded(
     images: &HashMap<u32, Image>,
     buffer: &mut Vec<u8>,
 ) -> Result<Outcome> {
-    let work = AssertUnwindSafe(|| prepare(context, record, images, buffer));
-    catch_unwind(work).unwrap_or_else(|_| {
-        let message = "preparing the text of this record panicked";
+    caught(|| prepare(context, record, images, buffer)).unwrap_or_else(|said| {
+        let message = format!("preparing the text of this record panicked: `{said}`");
         Ok(Err(Reject::new(Reason::TextCrash, message).into()))
     })
 }

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use serde::Serialize;
-use stoker_reader::{Cache, CacheFiles};
+use stoker_reader::CacheFiles;
 
 use super::args::InspectArgs;
 use super::{DONE, printer};
@@ -25,7 +25,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<u8> {
     if args.sample.is_none() && args.row.is_none() {
         return summary(args);
     }
-    let cache = Cache::open(&args.cache)?;
+    let cache = inspect::open(&args.cache)?;
     let place = match (&args.sample, args.row) {
         (Some(id), _) => inspect::find(&cache, id)?,
         (None, row) => inspect::locate(&cache, row.unwrap_or_default())?,

@@ -28,6 +28,7 @@ pub use crate::remote::runtime;
 pub use build::build_options;
 pub use commit::commit_request;
 pub use pack::pack_request;
+pub use place::place_report;
 pub use push::push_request;
 pub use repair::repair_request;
 pub use stats::{StatsReport, stats_report};

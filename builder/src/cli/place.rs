@@ -1,22 +1,38 @@
 //! `stoker place`: the table on stdout, what it takes on stderr.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
 use indicatif::{HumanBytes, HumanCount};
 use stoker_reader::{Held, Placement};
 
-use super::args::PlaceArgs;
+use super::args::{Command, PlaceArgs};
 use super::{DONE, printer};
 use crate::error::{Error, Result};
 use crate::place::{self, PlaceReport};
 
 pub(super) fn run(args: &PlaceArgs) -> Result<u8> {
-    let current = args.current.as_deref().map(read_table).transpose()?;
-    let report = place::place(&args.cache, args.nodes, current.as_deref())?;
+    let report = report(args)?;
     printer::note(&summary(&report));
     printer::json(&report.placement)?;
     Ok(DONE)
+}
+
+/// What `stoker place` decides with these arguments.
+///
+/// # Errors
+/// [`Error::Usage`] for arguments that the command would not take, or what is wrong with the cache or the table.
+pub fn place_report(args: impl IntoIterator<Item = OsString>) -> Result<PlaceReport> {
+    match super::parsed("place", args)? {
+        Command::Place(args) => report(&args),
+        _ => Err(super::usage("place", "not the arguments of a placement")),
+    }
+}
+
+fn report(args: &PlaceArgs) -> Result<PlaceReport> {
+    let current = args.current.as_deref().map(read_table).transpose()?;
+    place::place(&args.cache, args.nodes, current.as_deref())
 }
 
 fn summary(report: &PlaceReport) -> String {

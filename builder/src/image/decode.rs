@@ -4,14 +4,13 @@
 //! resizes nothing. Invariant: no decoder runs, and nothing is allocated, before the header's size
 //! has passed the recipe's limits; and no panic gets out.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use turbojpeg::ScalingFactor;
 
 use super::header::{Format, Header};
 use super::jpeg::JpegDecoder;
 use super::recipe::ImageRecipe;
 use super::{gif, png, webp};
+use crate::quiet::caught;
 use crate::reject::{Reason, Reject};
 
 /// What a decoder made: the pixels themselves lie in [`Decoder::rgb`].
@@ -47,7 +46,11 @@ pub(super) fn inspect(bytes: &[u8], recipe: &ImageRecipe) -> Result<Header, Reje
             ),
         ));
     }
-    let header = guarded(|| Header::read(bytes))?;
+    let header = guarded(|| {
+        #[cfg(feature = "fault-injection")]
+        assert!(!bytes.starts_with(b"STOKER-PANIC"), "planted");
+        Header::read(bytes)
+    })?;
     header.check(recipe)?;
     Ok(header)
 }
@@ -55,10 +58,10 @@ pub(super) fn inspect(bytes: &[u8], recipe: &ImageRecipe) -> Result<Header, Reje
 /// Runs `work`; a panic inside becomes a reject.
 pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, Reject>) -> Result<T, Reject> {
     // Whatever the panic left behind in buffers is overwritten or replaced before its next use.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+    caught(work).unwrap_or_else(|said| {
         Err(Reject::new(
             Reason::DecoderCrash,
-            "the image decoder panicked",
+            format!("the image decoder panicked: `{said}`"),
         ))
     })
 }

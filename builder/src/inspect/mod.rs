@@ -8,14 +8,16 @@ mod summary;
 mod text;
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::Value;
 use stoker_formats::{FileName, SampleData};
-use stoker_reader::{Cache, CacheFile, Place};
+use stoker_reader::{Cache, CacheFile, CacheFiles, Place};
 use tokenizers::Tokenizer;
 
 use crate::error::{Error, Result};
+use crate::held::{self, numbers};
 pub use picture::write_pictures;
 pub use summary::{PackSummary, Summary, pack_tables, summarise};
 pub use text::{Marks, Span, SpanKind};
@@ -75,6 +77,16 @@ pub struct SampleView {
     pub labels: Vec<i32>,
 }
 
+/// Opens the cache at `root`, or the share of one that is there.
+///
+/// # Errors
+/// If there is no cache, or files that should be there are missing or damaged.
+pub fn open(root: &Path) -> Result<Cache> {
+    let files = CacheFiles::open(root)?;
+    let elsewhere = held::elsewhere(&files)?;
+    Ok(Cache::open_share(files, elsewhere)?)
+}
+
 /// Finds the sample with the sample id `id` or, if there is none, the record id.
 ///
 /// # Errors
@@ -83,7 +95,8 @@ pub fn find(cache: &Cache, id: &str) -> Result<Place> {
     let mut candidates = Vec::new();
     let mut count = 0u64;
     let mut exact = None;
-    for partition in 0..cache.partitions() {
+    let here = (0..cache.partitions()).filter(|partition| !cache.is_elsewhere(*partition));
+    for partition in here {
         let flow = cache.visit_ids(partition, |row, sample_id, record_id| {
             if sample_id == id {
                 exact = Some(Place { partition, row });
@@ -105,6 +118,13 @@ pub fn find(cache: &Cache, id: &str) -> Result<Place> {
     match (exact, candidates.as_slice()) {
         (Some(place), _) => Ok(place),
         (None, [(place, _)]) => Ok(*place),
+        (None, []) if !cache.elsewhere().is_empty() => Err(Error::Usage {
+            what: format!("no sample that is here has the id `{shown}`"),
+            hint: format!(
+                "the shards of partitions {} are on other nodes: look there, or in the table of samples, which names all",
+                numbers(cache.elsewhere())
+            ),
+        }),
         (None, []) => Err(Error::Usage {
             what: format!("no sample has the id `{shown}`"),
             hint: "give a sample id (file:line), a record's own id, or --row with its number; rejected records are in the rejects table".into(),

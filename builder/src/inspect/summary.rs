@@ -1,4 +1,4 @@
-//! A cache in a few lines, from its manifest and the entries of its pack tables alone.
+//! A cache in a few lines, from its manifest, the entries of its pack tables and the records of a share.
 //!
 //! Owns what the summary says. Invariant: opens no other file, so it works on a node that holds no shard.
 
@@ -11,6 +11,7 @@ use stoker_formats::{FileName, Folder, InputEntry, PackOptions, PackTotals, Spli
 use stoker_reader::CacheFiles;
 
 use crate::error::Result;
+use crate::held::{self, numbers};
 use crate::pack::store;
 
 /// Inputs that the text lists.
@@ -69,6 +70,9 @@ pub struct Summary {
     pub sample_shards: FileCount,
     /// All other files that the manifest names.
     pub other_files: FileCount,
+    /// Partitions whose shards are on other nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_held: Vec<u32>,
     /// Pack tables, but for damaged ones.
     pub pack_tables: Vec<PackSummary>,
     /// The resolved build configuration.
@@ -117,10 +121,10 @@ impl PackSummary {
     }
 }
 
-/// Gathers what the manifest of `files` and the entries of pack tables say.
+/// Gathers what the manifest of `files`, the entries of pack tables and the records of a share say.
 ///
 /// # Errors
-/// If the folder of pack tables cannot be listed.
+/// If the folder of pack tables or of records cannot be listed.
 pub fn summarise(files: &CacheFiles) -> Result<Summary> {
     let manifest = files.manifest();
     let mut counts = [FileCount::default(); 3];
@@ -149,6 +153,7 @@ pub fn summarise(files: &CacheFiles) -> Result<Summary> {
         image_shards,
         sample_shards,
         other_files,
+        not_held: held::elsewhere(files)?,
         pack_tables: pack_tables(files)?,
         recipe: manifest.recipe.clone(),
     })
@@ -208,6 +213,13 @@ impl Summary {
             line(
                 name,
                 format!("{}, {}", HumanCount(count.files), HumanBytes(count.bytes)),
+            );
+        }
+        if !self.not_held.is_empty() {
+            let numbers = numbers(&self.not_held);
+            line(
+                "not here",
+                format!("the shards of partitions {numbers}: on other nodes"),
             );
         }
         for table in &self.pack_tables {

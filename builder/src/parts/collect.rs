@@ -19,7 +19,7 @@ use super::found::Part;
 use super::path;
 use crate::build::Stop;
 use crate::build::commit::publish_unless_there;
-use crate::build::named::{Named, changed};
+use crate::build::named::Named;
 use crate::build::receipts::Layout;
 use crate::error::{Error, Result};
 use crate::folder::{has_file, read_regular};
@@ -64,7 +64,7 @@ impl Collector<'_> {
                 .named
                 .allows(small.folder, small.name, small.entry.hash)
             {
-                return Err(changed(&to));
+                return Err(Error::Otherwise { path: to });
             }
             let is_named = self.named.names(small.folder, small.name, small.entry.hash);
             if !is_named && small.is_contradicted(&to) {

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -25,6 +24,7 @@ use crate::build::receipts::Layout;
 use crate::build::tables::OpenTables;
 use crate::error::{Error, Result};
 use crate::publish::Publisher;
+use crate::quiet::caught;
 use crate::source::printable;
 use crate::verify::check_file;
 use crate::verify::progress::Progress;
@@ -164,8 +164,11 @@ impl<R> Rows<R> {
 
 /// What the decoder gives. Only what somebody made the hash of can make it panic, and is then no table.
 fn guarded<T>(path: &Path, decode: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(decode))
-        .unwrap_or_else(|_| Err(ParquetError::General("the decoder panicked".into())))
+    caught(decode)
+        .unwrap_or_else(|said| {
+            let message = format!("the decoder panicked: `{said}`");
+            Err(ParquetError::General(message))
+        })
         .map_err(|error| unreadable(path, &error.to_string()))
 }
 

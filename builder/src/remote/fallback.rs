@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use stoker_formats::Manifest;
-use stoker_reader::{CacheFile, Fallback};
+use stoker_reader::{CacheFile, Fallback, Incomplete};
 use tokio::runtime::Runtime;
 
 use super::{Remote, RemoteFile, RemoteOptions, Store};
@@ -167,13 +167,22 @@ impl RemoteFallback {
     }
 }
 
+/// What a reader is told: whether to look after the network, or after the copy.
+fn told(error: Error) -> Box<dyn StdError + Send + Sync> {
+    match error {
+        Error::Remote { .. } => Incomplete(error.to_string()).into(),
+        error => error.into(),
+    }
+}
+
 impl Fallback for RemoteFallback {
     fn uri(&self) -> String {
         self.shown.clone()
     }
 
     fn manifest(&self) -> Result<Manifest, Box<dyn StdError + Send + Sync>> {
-        Ok(self.remote(self.stop())?.manifest().clone())
+        let remote = self.remote(self.stop()).map_err(told)?;
+        Ok(remote.manifest().clone())
     }
 
     fn bring(
@@ -191,7 +200,7 @@ impl Fallback for RemoteFallback {
                 (&*to).rewind()?;
                 continue;
             }
-            return copied.map_err(Into::into);
+            return copied.map_err(told);
         }
     }
 }

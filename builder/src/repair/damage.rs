@@ -33,7 +33,12 @@ pub(super) enum File {
     PackTable(FileEntry),
     /// The entry of a pack table.
     PackEntry(PackName),
+    /// What a sync has said of this share; its path.
+    Share(String),
 }
+
+/// What mends the record of a share: nobody else knows.
+pub(super) const SYNC_AGAIN: &str = "`stoker sync` writes it again";
 
 impl File {
     /// Its path in the cache.
@@ -43,6 +48,7 @@ impl File {
             Self::Cache(file) => file.relative(),
             Self::PackTable(entry) => pack(PackFile::table(entry.hash)),
             Self::PackEntry(name) => pack(PackFile::Entry(name.clone())),
+            Self::Share(path) => path.clone(),
         }
     }
 
@@ -50,7 +56,7 @@ impl File {
         match self {
             Self::Cache(file) => file.entry.bytes,
             Self::PackTable(entry) => entry.bytes,
-            Self::PackEntry(_) => 0,
+            Self::PackEntry(_) | Self::Share(_) => 0,
         }
     }
 }
@@ -66,10 +72,17 @@ pub(super) struct Look {
 
 /// Looks at all files of the cache, on so many threads.
 pub(super) fn find(files: &CacheFiles, threads: usize, show: bool, stop: &Stop) -> Result<Look> {
-    let not_held = held::elsewhere(files)?;
-    let here = files.expected().filter(|file| is_here(file, &not_held));
+    let held::Held { elsewhere, damage } = held::look(files)?;
+    let here = files.expected().filter(|file| is_here(file, &elsewhere));
     let mut all: Vec<File> = here.map(File::Cache).collect();
-    let mut damaged = Vec::new();
+    let mut damaged: Vec<Damaged> = damage
+        .into_iter()
+        .map(|what| Damaged {
+            file: File::Share(held::record(files)),
+            fault: Fault::Changed,
+            what,
+        })
+        .collect();
     for found in store::entries(files.root())? {
         match found.entry {
             Ok(entry) if entry.fingerprint == files.manifest().fingerprint => {
@@ -92,7 +105,7 @@ pub(super) fn find(files: &CacheFiles, threads: usize, show: bool, stop: &Stop) 
         let entry = match file {
             File::Cache(file) => file.entry,
             File::PackTable(entry) => *entry,
-            File::PackEntry(_) => return Ok(()),
+            File::PackEntry(_) | File::Share(_) => return Ok(()),
         };
         let path = files.root().join(file.relative());
         if let Some((fault, what)) = check_file(&path, entry, &progress) {
@@ -110,7 +123,7 @@ pub(super) fn find(files: &CacheFiles, threads: usize, show: bool, stop: &Stop) 
     Ok(Look {
         files: all.len() as u64,
         bytes,
-        not_held,
+        not_held: elsewhere,
         damaged: all_damaged,
     })
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PackEntry, PackFile, PackName};
 use stoker_reader::CacheFiles;
 
-use super::damage::{Damaged, File};
+use super::damage::{Damaged, File, SYNC_AGAIN};
 use super::{RepairRequest, Repaired};
 use crate::error::{Error, Result};
 use crate::publish::Publisher;
@@ -21,9 +21,7 @@ use crate::verify::{Fault, check_file};
 pub(super) fn manifest(publisher: &Publisher, remote: &Remote) -> Result<Option<Repaired>> {
     let what = match CacheFiles::open(publisher.root()) {
         Ok(_) => return Ok(None),
-        Err(stoker_reader::Error::Formats { error, .. }) if !error.is_newer() => error.to_string(),
-        Err(stoker_reader::Error::Damaged { what, .. }) => what,
-        Err(error) => return Err(error.into()),
+        Err(error) => error.damage().ok_or(error)?,
     };
     let plans = files::folders(remote.manifest());
     if !plans
@@ -79,9 +77,11 @@ pub(super) fn fetch(
             File::Cache(file) => mender.file(&RemoteFile::from(file)),
             File::PackTable(entry) => mender.file(&RemoteFile::pack_table(*entry)),
             File::PackEntry(name) => mender.entry(name, &entries),
+            // A remote knows of no share.
+            File::Share(_) => Ok(()),
         };
         let remains = match outcome {
-            Ok(()) => None,
+            Ok(()) => matches!(found.file, File::Share(_)).then(|| SYNC_AGAIN.to_owned()),
             Err(error @ Error::Remote { .. }) => Some(error.to_string()),
             // No file can take the name of a folder.
             Err(error @ Error::Io { .. }) if found.fault == Fault::NotAFile => {

@@ -1,14 +1,15 @@
 //! Good bytes from the source: the shards are made again by the plan.
 //!
-//! Owns which runs of the builder a folder needs, and what they could not mend. Invariant: the build replaces nothing that the
-//! manifest names by other bytes; what is not the builder's stays damaged, and is said.
+//! Owns which runs of the builder a folder needs, and why a file stays damaged. Invariant: the build replaces nothing that the
+//! manifest names by other bytes, and goes on with the others; what is not the builder's stays damaged, and is said.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::PathBuf;
 
-use stoker_formats::{FileName, Folder, PARTS_FOLDER, PartName};
-use stoker_reader::CacheFiles;
+use stoker_formats::{FileName, Folder, PARTS_FOLDER, PartFile, PartName};
+use stoker_reader::{CacheFile, CacheFiles};
 
-use super::damage::{Damaged, File};
+use super::damage::{Damaged, File, SYNC_AGAIN};
 use super::{RepairRequest, Repaired};
 use crate::build::lock::Lock;
 use crate::build::named::plan_ids;
@@ -19,8 +20,8 @@ use crate::error::{Error, Result};
 use crate::pack::store;
 use crate::publish::Publisher;
 use crate::records;
-use crate::verify::check_file;
 use crate::verify::progress::Progress as Reading;
+use crate::verify::{Fault, check_file};
 
 /// Mends what can be mended; says so of each.
 pub(super) fn rebuild(
@@ -33,26 +34,35 @@ pub(super) fn rebuild(
         .iter()
         .filter_map(|found| match &found.file {
             File::Cache(file) => Some((file.folder, file.name)),
-            File::PackTable(_) | File::PackEntry(_) => None,
+            File::PackTable(_) | File::PackEntry(_) | File::Share(_) => None,
         })
         .collect();
     let built = if damaged.is_empty() {
-        Ok(())
+        Ok(Left::default())
     } else {
         refuse_unfinished(files)?;
         build_again(&damaged, files, options, request)
     };
     // Whether it ended well or not: what only the runs needed, these or killed ones.
     clean(files)?;
-    built?;
+    let left = built?;
     let reading = Reading::new("check", false, 0, request.stop.clone());
     let outcome = |found: &Damaged| Repaired {
         file: found.file.relative(),
         fault: found.fault,
         what: found.what.clone(),
-        remains: remains(found, files, &reading),
+        remains: left.remains(found, files, &reading),
     };
     Ok(found.iter().map(outcome).collect())
+}
+
+/// What could not be made again.
+#[derive(Default)]
+struct Left {
+    /// Files that would come out otherwise, or in whose place a folder stands.
+    files: BTreeSet<PathBuf>,
+    /// The records of parts that cannot be read, so that nobody knows what was built here, relative to the cache.
+    records: Vec<String>,
 }
 
 /// Builds what is `damaged`, one run for each number of workers that built here.
@@ -61,8 +71,9 @@ fn build_again(
     files: &CacheFiles,
     options: &BuildOptions,
     request: &RepairRequest,
-) -> Result<()> {
-    for parts in runs(files)? {
+) -> Result<Left> {
+    let mut left = Left::default();
+    for parts in runs(files, &mut left.records)? {
         let options = BuildOptions {
             output: files.root().to_path_buf(),
             parts,
@@ -78,9 +89,10 @@ fn build_again(
         } else {
             Progress::silent(options.threads)
         };
-        build(&options, &request.stop, &progress)?;
+        let report = build(&options, &request.stop, &progress)?;
+        left.files.extend(report.left);
     }
-    Ok(())
+    Ok(left)
 }
 
 /// Refuses a folder in which another build is unfinished: its files are not ours.
@@ -111,35 +123,67 @@ fn clean(files: &CacheFiles) -> Result<()> {
     store::remove_leftovers(&publisher)
 }
 
-/// Why a file is still damaged, if it is.
-fn remains(found: &Damaged, files: &CacheFiles, reading: &Reading) -> Option<String> {
-    match &found.file {
-        File::Cache(file) => {
-            let path = files.path(file.folder, file.name);
-            let (_, what) = check_file(&path, file.entry, reading)?;
-            let why = "no part here makes it; bring it with `stoker repair --from`";
-            Some(format!("still {what}: {why}"))
-        }
-        File::PackTable(_) | File::PackEntry(_) => {
-            Some("make it again with `stoker pack`".to_owned())
-        }
+impl Left {
+    /// Whether a file would come out otherwise; of a shard also its receipt, which says what it is made of.
+    fn has(&self, file: &CacheFile, files: &CacheFiles) -> bool {
+        let receipt = match file.name {
+            FileName::Shard { partition, ordinal } => FileName::Receipt { partition, ordinal },
+            name => name,
+        };
+        [file.name, receipt]
+            .iter()
+            .any(|name| self.files.contains(&files.path(file.folder, *name)))
+    }
+
+    /// Why a file is still damaged, if it is.
+    fn remains(&self, found: &Damaged, files: &CacheFiles, reading: &Reading) -> Option<String> {
+        let file = match &found.file {
+            File::Cache(file) => file,
+            File::PackTable(_) | File::PackEntry(_) => {
+                return Some("make it again with `stoker pack`".to_owned());
+            }
+            File::Share(_) => return Some(SYNC_AGAIN.to_owned()),
+        };
+        let path = files.path(file.folder, file.name);
+        let (fault, what) = check_file(&path, file.entry, reading)?;
+        let why = if fault == Fault::NotAFile {
+            "remove what stands in its place".to_owned()
+        } else if self.has(file, files) {
+            "it would come out otherwise, as its source or the version of stoker has changed"
+                .to_owned()
+        } else if let Some(record) = self.records.first() {
+            format!("what was built here is not known: {record} is damaged; build that part again")
+        } else if self.files.is_empty() {
+            "no part here makes it; bring it with `stoker repair --from`".to_owned()
+        } else {
+            "it is made of others that could not be made again".to_owned()
+        };
+        Some(format!("still {what}: {why}"))
     }
 }
 
-/// The parts of each run that makes what the folder holds; a run without parts makes a whole cache.
-fn runs(files: &CacheFiles) -> Result<Vec<Vec<PartName>>> {
+/// The parts of each run that makes what the folder holds; a run without parts makes a whole cache. Records that cannot be read
+/// go to `unread`.
+fn runs(files: &CacheFiles, unread: &mut Vec<String>) -> Result<Vec<Vec<PartName>>> {
     if !files.root().join(PARTS_FOLDER).is_dir() {
         return Ok(vec![Vec::new()]);
     }
     let mut by_workers: BTreeMap<u32, Vec<PartName>> = BTreeMap::new();
     for found in records::find(files.root())? {
-        let record = found.read()?;
+        let record = match found.read() {
+            Ok(record) => record,
+            Err(Error::Formats(error)) if !error.is_newer() => {
+                unread.push(format!("{PARTS_FOLDER}/{}", PartFile::Record(found.name)));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         if records::ids(&record) == plan_ids(files.manifest()) {
             let of = by_workers.entry(record.name.workers).or_default();
             of.push(record.name);
         }
     }
-    if by_workers.is_empty() {
+    if by_workers.is_empty() && unread.is_empty() {
         return Err(Error::Usage {
             what: format!(
                 "no part was built in this share: `{}`",

@@ -1,9 +1,11 @@
 //! `stoker sync`: a node's share of a cache, from a remote onto the node's disk.
 //!
-//! Owns the order: small files and shards, then the manifest, then pack entries, then what is no longer needed. Invariant: the
+//! Owns the order: the mark of the share, small files and shards, then the manifest, then pack entries, then what is no longer
+//! needed. Invariant: the
 //! folder's manifest, old or new, names no file that was lost to this command; every file under its name has the bytes that the
 //! remote's manifest names, also those that were there before; the quota holds at every moment.
 
+mod mark;
 mod room;
 mod share;
 mod shed;
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::HumanBytes;
 use serde::Serialize;
-use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PARTS_FOLDER, PackEntry, PackFile};
+use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PackEntry, PackFile};
 use stoker_reader::CacheFile;
 use tokio::runtime::Handle;
 
@@ -29,6 +31,7 @@ use crate::pack::store;
 use crate::publish::Publisher;
 use crate::remote::{Brought, Remote, RemoteFile, RemoteOptions, Stages, crew, files};
 use crate::verify::progress::Progress;
+use mark::Mark;
 use room::Room;
 pub use share::Share;
 use shed::Shed;
@@ -114,23 +117,22 @@ pub fn sync(request: &SyncRequest, handle: Handle) -> Result<SyncReport> {
     let plans = files::folders(manifest);
     tidy::remove_leftovers(&publisher, plans)?;
     store::remove_leftovers(&publisher)?;
+    let mark = Mark::new(&publisher, &remote, &partitions)?;
     let mut shed = Shed::new(&remote, &publisher, &partitions);
     // What another manifest names goes after it.
     let is_earlier = named.is_committed() && !is_current(&publisher, &remote);
     if request.prune && !is_earlier {
-        mark(&publisher, &remote, &partitions)?;
+        mark.set()?;
         shed.shards(request.threads)?;
     }
     let missing = look(&wanted, &publisher, request)?;
-    let documents = documents_bytes(&publisher, &remote, &packs);
+    let documents = documents_bytes(&publisher, &remote, &packs) + mark.unwritten_bytes();
     let bringer = Bringer::new(request, &remote, &publisher, &missing, documents)?;
-    mark(&publisher, &remote, &partitions)?;
+    mark.set()?;
     bringer.bring_all(&missing, request.threads)?;
     request.options.stop.check()?;
     publish_documents(&publisher, &remote, &packs)?;
-    if partitions.len() == manifest.partitions.len() {
-        unmark(&publisher)?;
-    }
+    mark.settle()?;
     if request.prune {
         if is_earlier {
             shed.shards(request.threads)?;
@@ -194,22 +196,6 @@ fn publish_documents(publisher: &Publisher, remote: &Remote, packs: &Entries) ->
         }
     }
     Ok(())
-}
-
-/// Marks a folder that holds a share.
-fn mark(publisher: &Publisher, remote: &Remote, partitions: &[u32]) -> Result<()> {
-    if partitions.len() < remote.manifest().partitions.len() {
-        publisher.create_folder(Path::new(PARTS_FOLDER))?;
-    }
-    Ok(())
-}
-
-/// Takes the mark off a folder that is whole now; where parts were built their records stay, and with them the mark.
-fn unmark(publisher: &Publisher) -> Result<()> {
-    match std::fs::remove_dir(publisher.root().join(PARTS_FOLDER)) {
-        Ok(()) => publisher.sync(Path::new("")),
-        Err(_) => Ok(()),
-    }
 }
 
 /// What the folder's manifest names now. Refuses a folder with an unfinished build, and one whose cache would be changed.

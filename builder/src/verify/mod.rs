@@ -73,9 +73,9 @@ pub fn verify_until(root: &Path, deep: bool, show: bool, stop: &Stop) -> Result<
         Err(error) => return unreadable_manifest(root, deep, error),
     };
     let packs = store::entries(root)?;
-    let not_held = held::elsewhere(&files)?;
+    let held::Held { elsewhere, damage } = held::look(&files)?;
     let (here, other): (Vec<CacheFile>, Vec<CacheFile>) =
-        files.expected().partition(|file| is_here(file, &not_held));
+        files.expected().partition(|file| is_here(file, &elsewhere));
     let work = work_bytes(&here, deep).saturating_add(packs::work_bytes(&files, &packs));
     let progress = Progress::new("verify", show, work, stop.clone());
     let mut findings = files::check(&files, &here, &progress);
@@ -107,10 +107,19 @@ pub fn verify_until(root: &Path, deep: bool, show: bool, stop: &Stop) -> Result<
     let notes = foreign::find(&files, &packs)?;
     let mut report = report::make(&files, deep, findings, notes);
     report.count(&here);
-    report.not_held = not_held;
+    report.not_held = elsewhere;
     report.pack_tables = packs::names(&files, &packs);
     report.sound &= pack_damages.is_empty();
     report.damages.extend(pack_damages);
+    if let Some(what) = damage {
+        report.add(Damage {
+            file: held::record(&files),
+            fault: Fault::Changed,
+            what,
+            lost_samples: 0,
+            first_lost: Vec::new(),
+        });
+    }
     count_splits(&files, &sums, &mut report);
     Ok(report)
 }

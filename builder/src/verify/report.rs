@@ -9,7 +9,7 @@ use std::path::Path;
 
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
-use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER};
+use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PARTS_FOLDER};
 use stoker_reader::{CacheFile, CacheFiles};
 
 use super::table_rows::sample_ids;
@@ -302,16 +302,20 @@ impl Report {
     }
 
     /// What makes the damaged files.
-    fn makers(&self) -> &'static str {
-        let is_pack = |damage: &Damage| Path::new(&damage.file).starts_with(PACKS_FOLDER);
-        let packs = self.damages.iter().filter(|damage| is_pack(damage)).count();
-        if packs == 0 {
-            "the build command"
-        } else if packs == self.damages.len() {
-            "`stoker pack`"
-        } else {
-            "the build command, then `stoker pack`"
-        }
+    fn makers(&self) -> String {
+        let folder_of = |damage: &Damage| {
+            let folder = Path::new(&damage.file).iter().next();
+            [PACKS_FOLDER, PARTS_FOLDER]
+                .into_iter()
+                .find(|name| folder.is_some_and(|folder| folder == *name))
+        };
+        let damaged: BTreeSet<_> = self.damages.iter().map(folder_of).collect();
+        let makers = damaged.into_iter().map(|folder| match folder {
+            None => "the build command",
+            Some(PACKS_FOLDER) => "`stoker pack`",
+            Some(_) => "`stoker sync`",
+        });
+        makers.collect::<Vec<_>>().join(", then ")
     }
 }
 

@@ -4,7 +4,6 @@
 //! reaches the Parquet decoder; where somebody made the hash fit, a panic of the decoder is a table that cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use parquet::errors::ParquetError;
@@ -12,6 +11,8 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
 use stoker_formats::TableKind;
 use stoker_reader::CacheFiles;
+
+use crate::quiet::caught;
 
 /// The sample ids of the rows `wanted` (partition, row), by the samples table; fewer if it is damaged.
 pub(crate) fn sample_ids(
@@ -66,9 +67,7 @@ fn visit(files: &CacheFiles, kind: TableKind, each: impl FnMut(&Row) -> bool) ->
 
 /// The same, of a table whose hash is right.
 pub(crate) fn read(bytes: Bytes, each: impl FnMut(&Row) -> bool) -> Option<()> {
-    catch_unwind(AssertUnwindSafe(|| decode(bytes, each)))
-        .ok()?
-        .ok()
+    caught(|| decode(bytes, each)).ok()?.ok()
 }
 
 fn decode(bytes: Bytes, mut each: impl FnMut(&Row) -> bool) -> Result<(), ParquetError> {

@@ -11,7 +11,7 @@ mod tests;
 mod threads;
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use stoker_formats::{ContentHash, FileName};
 
 use crate::error::{Error, Result};
-use crate::fallback::{Fallback, RemoteFault, RemoteOptions};
+use crate::fallback::{Fallback, RemoteFault, RemoteOptions, fault_of};
 use crate::files::{CacheFile, CacheFiles};
 use crate::open_files::{FileId, FileKind, OpenFile};
 use crate::presence::Absent;
@@ -67,6 +67,8 @@ pub(crate) struct RemoteCache {
     folder: Folder,
     timeout: Duration,
     counters: Arc<Counters>,
+    /// Shards whose heads were checked.
+    checked: Mutex<HashSet<FileId>>,
     run: Mutex<Option<Arc<Run>>>,
 }
 
@@ -118,6 +120,7 @@ impl RemoteCache {
             folder,
             timeout: options.timeout,
             counters,
+            checked: Mutex::default(),
             run: Mutex::default(),
         };
         remote.check_room()?;
@@ -292,6 +295,23 @@ impl RemoteCache {
         brought.map_err(|reason| fault(cache, &file, reason))
     }
 
+    /// Does `check` with the path of a shard that is open, the first time.
+    pub(crate) fn check_once(
+        &self,
+        id: FileId,
+        check: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<()> {
+        let checked = || self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        if checked().contains(&id) {
+            return Ok(());
+        }
+        if let Some(path) = self.path(id) {
+            check(&path)?;
+        }
+        checked().insert(id);
+        Ok(())
+    }
+
     /// Has a shard brought again that came to harm here.
     pub(crate) fn discard(&self, id: FileId) -> Result<()> {
         let started = Instant::now();
@@ -331,14 +351,14 @@ impl RemoteCache {
         let brought = catch_unwind(AssertUnwindSafe(bring));
         let reason = match brought {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some("it panicked".to_owned()),
+            Ok(Err(error)) => Some(fault_of(&*error)),
+            Err(_) => Some(RemoteFault::Failed("it panicked".to_owned())),
         };
         match reason {
             None => {}
             Some(_) if stop() => return Err(RemoteFault::Stopped),
             Some(_) if over() => return Err(self.timed_out()),
-            Some(reason) => return Err(RemoteFault::Failed(reason)),
+            Some(reason) => return Err(reason),
         }
         part.finish(&over).map_err(failed)?;
         self.counters.fetched(content.bytes);
