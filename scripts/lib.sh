@@ -50,6 +50,13 @@ build_stoker() {
     stoker=$target/release/stoker
 }
 
+# build_example NAME: an example program in release, beside what build_stoker makes and with the same features of shared
+# dependencies, for the same reason.
+build_example() {
+    (cd "$root" && CARGO_TARGET_DIR=$target cargo build --release --locked --quiet \
+        -p stoker-builder -p stoker-python -p stoker-reader --example "$1")
+}
+
 # make_venv DIR REQUIREMENTS: a virtual environment with exactly the pinned packages, made once.
 make_venv() {
     local stamp=$1/installed.txt

@@ -1,86 +1,131 @@
-//! Measures the reader against this machine's limits; `scripts/bench-read` builds and runs it.
+//! Measures the reader against this machine's limits; `scripts/bench-read` and `scripts/bench/run scale` build and run it.
 //!
 //! usage: bench_read FOLDER [--gigabytes N] [--rounds N]
+//!        bench_read make CACHE --megabytes N --sample-bytes B --shard-bytes S
+//!        bench_read point CACHE [--cold 1] [--seconds S] [--batch N] [--verify V] [--backend B] [--threads N]
+//!                               [--prefetch-batches N] [--prefetch-bytes N]
 //!
-//! Makes a cache of made-up samples in FOLDER (once), then reads it in each way, in turn, and prints one JSON line a
-//! measurement and a table of medians. Every batch is held against what its bytes must be.
+//! The first form makes a cache of made-up samples in FOLDER (once), then reads it in each way, in turn, and prints one
+//! JSON line a measurement and a table of medians. The others make one cache, and measure one way of reading as a JSON
+//! object. Every batch is held against what its bytes must be.
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
 #[path = "bench_read/corpus.rs"]
 mod corpus;
+#[path = "bench_read/limits.rs"]
+mod limits;
+#[path = "bench_read/point.rs"]
+mod point;
 #[path = "../../tests/src/synthetic.rs"]
 #[allow(unreachable_pub, dead_code, reason = "the tests crate owns it")]
 mod synthetic;
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::str::FromStr;
 
-use stoker_reader::{
-    Backend, CacheFiles, Layout, Pixels, PlainMemory, Reader, ReaderOptions, Step, Verify, Views,
+use stoker_reader::{Backend, Verify, Views};
+
+use corpus::{Shape, Size};
+use limits::{
+    AHEAD, BUFFERS, Measured, Range, drop_pages, memcpy, pread, ranges, raw_direct, total, warm,
 };
+use point::{Way, next, taken};
 
-/// Samples of a batch.
+/// Samples of a batch of the table.
 const BATCH: u32 = 4;
 
-/// Batches that are prepared ahead.
-const AHEAD: usize = 4;
+/// Partitions of a cache for the points: their shards reach from small ones to one a partition.
+const PARTITIONS: u64 = 2;
 
-/// Buffers that a reader then goes round: those ahead, the one in hand and the one that is being filled.
-const BUFFERS: usize = AHEAD + 2;
+const USAGE: &str = "usage: bench_read [make|point] FOLDER [--NAME VALUE]...";
 
-struct Measured {
-    bytes: u64,
-    wall: f64,
-    cpu: f64,
-}
+/// The options after the folder.
+struct Given(BTreeMap<String, String>);
 
-impl Measured {
-    fn of(work: impl FnOnce() -> u64) -> Self {
-        let (cpu, wall) = (cpu_time(), Instant::now());
-        let bytes = work();
-        Self {
-            bytes,
-            wall: wall.elapsed().as_secs_f64(),
-            cpu: (cpu_time() - cpu).as_secs_f64(),
+impl Given {
+    fn new(mut arguments: impl Iterator<Item = String>) -> Self {
+        let mut given = BTreeMap::new();
+        while let Some(name) = arguments.next() {
+            given.insert(name, arguments.next().expect(USAGE));
         }
+        Self(given)
     }
-}
 
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+    fn get<T: FromStr>(&self, name: &str) -> Option<T> {
+        let text = self.0.get(name)?;
+        let value = text.parse().ok();
+        Some(value.unwrap_or_else(|| panic!("{name} cannot be `{text}`")))
+    }
 }
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let mut folder = None;
-    let (mut gigabytes, mut rounds) = (4.0, 3);
-    while let Some(argument) = arguments.next() {
-        let mut value = || {
-            let value = arguments.next().and_then(|text| text.parse::<f64>().ok());
-            value.unwrap_or_else(|| panic!("{argument} needs a number"))
-        };
-        match argument.as_str() {
-            "--gigabytes" => gigabytes = value(),
-            "--rounds" => rounds = value() as usize,
-            _ => folder = Some(PathBuf::from(argument)),
-        }
+    let first = arguments.next().expect(USAGE);
+    if first != "make" && first != "point" {
+        let given = Given::new(arguments);
+        let gigabytes: f64 = given.get("--gigabytes").unwrap_or(4.0);
+        return table(
+            Path::new(&first),
+            (gigabytes * 1e9) as u64,
+            given.get("--rounds").unwrap_or(3),
+        );
     }
-    let folder = folder.expect("usage: bench_read FOLDER [--gigabytes N] [--rounds N]");
+    let cache = PathBuf::from(arguments.next().expect(USAGE));
+    let given = Given::new(arguments);
+    if first == "make" {
+        make(&cache, &given);
+    } else {
+        println!("{}", measure(&cache, &given));
+    }
+}
+
+fn make(cache: &Path, given: &Given) {
+    let number = |name| given.get::<u64>(name).expect(USAGE);
+    let sample = number("--sample-bytes");
+    let shape = Shape {
+        bytes: number("--megabytes") << 20,
+        partitions: PARTITIONS,
+        size: Size::Fixed(sample),
+        shard_rows: (number("--shard-bytes") / sample).max(1) as usize,
+    };
+    corpus::make(cache, shape);
+    // So that the first reader brings the pages in, as it does where a cache was built with Stoker.
+    drop_pages(&ranges(cache));
+}
+
+fn measure(cache: &Path, given: &Given) -> serde_json::Value {
+    let defaults = stoker_reader::ReaderOptions::new(cache, BATCH);
+    let way = Way {
+        batch: given.get("--batch").unwrap_or(BATCH),
+        verify: given.get("--verify").unwrap_or(defaults.verify),
+        backend: given.get("--backend").unwrap_or(defaults.backend),
+        threads: given.get("--threads").unwrap_or(defaults.threads),
+        prefetch_batches: (given.get("--prefetch-batches")).unwrap_or(defaults.prefetch_batches),
+        prefetch_bytes: given.get("--prefetch-bytes"),
+    };
+    let cold = given.get::<u8>("--cold").is_some_and(|cold| cold != 0);
+    point::measure(cache, &way, cold, given.get("--seconds").unwrap_or(2.0))
+}
+
+/// Measures everything in turn, some times, and prints the medians.
+fn table(folder: &Path, bytes: u64, rounds: usize) {
     let cache = folder.join("cache");
     if !cache.join("manifest.json").exists() {
-        println!("making {gigabytes} GB of samples");
-        corpus::make(&cache, (gigabytes * 1e9) as u64);
+        println!("making {:.1} GB of samples", bytes as f64 / 1e9);
+        let shape = Shape {
+            bytes,
+            partitions: 8,
+            size: Size::Mixed,
+            shard_rows: 128,
+        };
+        corpus::make(&cache, shape);
     }
     let ranges = ranges(&cache);
-    let total: u64 = ranges.iter().map(|(_, _, length)| length).sum();
     println!(
         "{} images, {:.2} GB of patches",
         ranges.len(),
-        total as f64 / 1e9
+        total(&ranges) as f64 / 1e9
     );
     drop_pages(&ranges);
     read(&cache, Verify::Always, Backend::Pread, 2);
@@ -94,49 +139,50 @@ fn main() {
             );
             table.entry(name).or_default().push(measured);
         };
-        add("memcpy", memcpy(&ranges, 1));
-        add("memcpy, 2 threads", memcpy(&ranges, 2));
-        add("pread alone", pread(&ranges));
-        add("reader, off", read(&cache, Verify::Off, Backend::Pread, 1));
-        add(
-            "reader, checksum",
-            read(&cache, Verify::Always, Backend::Pread, 1),
-        );
-        add(
-            "reader, off, 2 threads",
-            read(&cache, Verify::Off, Backend::Pread, 2),
-        );
-        add(
-            "reader, checksum, 2 threads",
-            read(&cache, Verify::Always, Backend::Pread, 2),
-        );
-        add(
-            "reader, mmap, off",
-            read(&cache, Verify::Off, Backend::Mmap, 1),
-        );
-        add("views", views(&cache));
-        drop_pages(&ranges);
-        add("cold, raw direct reads", raw_direct(&ranges));
-        drop_pages(&ranges);
-        add(
-            "cold, reader, direct",
-            read(&cache, Verify::FirstRead, Backend::Direct, 2),
-        );
-        drop_pages(&ranges);
-        warm(&ranges);
-        add("small pages: pread alone", pread(&ranges));
-        add(
-            "small pages: reader, off",
-            read(&cache, Verify::Off, Backend::Pread, 1),
-        );
-        drop_pages(&ranges);
-        // Leaves the pages as the next round finds them.
-        add(
-            "cold, reader, pread",
-            read(&cache, Verify::FirstRead, Backend::Pread, 2),
-        );
+        each_way(&cache, &ranges, &mut add);
     }
     report(&table);
+}
+
+/// One round of the table.
+fn each_way(cache: &Path, ranges: &[Range], add: &mut impl FnMut(&'static str, Measured)) {
+    let batch = BATCH as usize;
+    add("memcpy", memcpy(ranges, batch, 1));
+    add("memcpy, 2 threads", memcpy(ranges, batch, 2));
+    add("pread alone", pread(ranges, batch));
+    for (name, verify, threads) in [
+        ("reader, off", Verify::Off, 1),
+        ("reader, checksum", Verify::Always, 1),
+        ("reader, off, 2 threads", Verify::Off, 2),
+        ("reader, checksum, 2 threads", Verify::Always, 2),
+    ] {
+        add(name, read(cache, verify, Backend::Pread, threads));
+    }
+    add(
+        "reader, mmap, off",
+        read(cache, Verify::Off, Backend::Mmap, 1),
+    );
+    add("views", views(cache));
+    drop_pages(ranges);
+    add("cold, raw direct reads", raw_direct(ranges));
+    drop_pages(ranges);
+    add(
+        "cold, reader, direct",
+        read(cache, Verify::FirstRead, Backend::Direct, 2),
+    );
+    drop_pages(ranges);
+    warm(ranges);
+    add("small pages: pread alone", pread(ranges, batch));
+    add(
+        "small pages: reader, off",
+        read(cache, Verify::Off, Backend::Pread, 1),
+    );
+    drop_pages(ranges);
+    // Leaves the pages as the next round finds them.
+    add(
+        "cold, reader, pread",
+        read(cache, Verify::FirstRead, Backend::Pread, 2),
+    );
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -170,164 +216,26 @@ fn report(table: &BTreeMap<&str, Vec<Measured>>) {
     }
 }
 
-/// Every image: its file, and where it lies. In a shuffled order, the same each time.
-fn ranges(cache: &Path) -> Vec<(PathBuf, u64, u64)> {
-    let files = CacheFiles::open(cache).expect("a cache");
-    let views = Views::open(cache).expect("a cache");
-    let mut ranges = Vec::new();
-    for partition in 0..files.partitions() {
-        for row in 0..views.images(partition).expect("a partition") {
-            ranges.push(views.range(partition, row).expect("a row"));
-        }
-    }
-    let mut state = 1u64;
-    for last in (1..ranges.len()).rev() {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        ranges.swap(last, (state >> 33) as usize % (last + 1));
-    }
-    ranges
-}
-
-/// Fills the page cache by plain reads, as another program would.
-fn warm(ranges: &[(PathBuf, u64, u64)]) {
-    let mut buffer = vec![0; 16 << 20];
-    for (path, offset, length) in ranges {
-        let file = File::open(path).expect("a shard");
-        file.read_exact_at(&mut buffer[..*length as usize], *offset)
-            .expect("a read");
-    }
-}
-
-/// Takes the shards out of the page cache.
-fn drop_pages(ranges: &[(PathBuf, u64, u64)]) {
-    let mut paths: Vec<&PathBuf> = ranges.iter().map(|(path, ..)| path).collect();
-    paths.sort();
-    paths.dedup();
-    for path in paths {
-        let file = File::open(path).expect("a shard");
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
-    }
-    // A virtual machine may hand free memory back to its host, and getting it again would be measured as reading: have it
-    // back first.
-    let total: u64 = ranges.iter().map(|(_, _, length)| length).sum();
-    drop(PlainMemory::new(total as usize).expect("memory"));
-}
-
-/// Memory like the reader's: whole batches, one image after the other, in as many buffers as it has.
-struct Buffers {
-    all: Vec<PlainMemory>,
-    filled: usize,
-}
-
-impl Buffers {
-    fn new() -> Self {
-        let buffer = || PlainMemory::new(16 << 20).expect("memory");
-        Self {
-            all: (0..BUFFERS).map(|_| buffer()).collect(),
-            filled: 0,
-        }
-    }
-
-    /// Where image `number` of all goes.
-    fn next(&mut self, number: usize, length: usize) -> &mut [u8] {
-        if number.is_multiple_of(BATCH as usize) {
-            self.filled = 0;
-        }
-        let from = self.filled;
-        self.filled += length;
-        &mut self.all[number / BATCH as usize % BUFFERS][from..from + length]
-    }
-}
-
-/// Copies as many bytes in pieces of the same sizes from ordinary memory into batch buffers that are used again.
-fn memcpy(ranges: &[(PathBuf, u64, u64)], threads: usize) -> Measured {
-    let source = vec![7u8; 1 << 30];
-    let shares: Vec<_> = ranges.chunks(ranges.len().div_ceil(threads)).collect();
-    let mut buffers: Vec<Buffers> = shares.iter().map(|_| Buffers::new()).collect();
-    Measured::of(|| {
-        std::thread::scope(|scope| {
-            let copies = shares.iter().zip(&mut buffers);
-            let threads: Vec<_> = copies
-                .map(|(share, buffers)| scope.spawn(|| copy(share, &source, buffers)))
-                .collect();
-            let copied = threads.into_iter().map(|thread| thread.join());
-            copied.map(|bytes| bytes.expect("a thread")).sum()
-        })
-    })
-}
-
-fn copy(ranges: &[(PathBuf, u64, u64)], source: &[u8], buffers: &mut Buffers) -> u64 {
-    let mut state = 1u64;
-    let mut total = 0;
-    for (number, (_, _, length)) in ranges.iter().enumerate() {
-        let length = *length as usize;
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        let at = (state >> 20) as usize % (source.len() - length);
-        let into = buffers.next(number, length);
-        into.copy_from_slice(&source[at..at + length]);
-        std::hint::black_box(&into[length / 2]);
-        total += length as u64;
-    }
-    total
-}
-
-/// Reads the same ranges from the page cache into buffers that are used again: what no reader with `pread` can pass.
-fn pread(ranges: &[(PathBuf, u64, u64)]) -> Measured {
-    let mut buffers = Buffers::new();
-    let mut files = BTreeMap::new();
-    for (path, ..) in ranges {
-        files
-            .entry(path)
-            .or_insert_with(|| File::open(path).expect("a shard"));
-    }
-    Measured::of(|| {
-        for (number, (path, offset, length)) in ranges.iter().enumerate() {
-            let into = buffers.next(number, *length as usize);
-            files[path].read_exact_at(into, *offset).expect("a read");
-        }
-        ranges.iter().map(|(_, _, length)| length).sum()
-    })
-}
-
-fn options(cache: &Path, verify: Verify, backend: Backend, threads: usize) -> ReaderOptions {
-    let mut options = ReaderOptions::new(cache, BATCH);
-    options.order.tail = stoker_reader::Tail::All;
-    options.pixels = Pixels::U8;
-    options.layout = Some(Layout::Packed);
-    (options.verify, options.backend, options.threads) = (verify, backend, threads);
-    options.prefetch_batches = AHEAD as u64;
-    options
-}
-
 /// One shuffled epoch, but for the first batches, which make the buffers that all others use again. Every image is held
 /// against its first and last bytes.
 fn read(cache: &Path, verify: Verify, backend: Backend, threads: usize) -> Measured {
-    let mut images = Vec::new();
-    let mut reader = Reader::open(options(cache, verify, backend, threads)).expect("a reader");
+    let way = Way {
+        batch: BATCH,
+        verify,
+        backend,
+        threads,
+        prefetch_batches: AHEAD as u64,
+        prefetch_bytes: None,
+    };
+    let mut reader = way.open(cache, false);
     for _ in 0..4 * BUFFERS {
-        let step = reader.next_batch(None).expect("a batch");
-        assert!(matches!(step, Step::Batch(_)), "too few samples");
+        assert!(next(&mut reader).is_some(), "too few samples");
     }
-    let measured = Measured::of(|| {
-        let mut total = 0;
-        loop {
-            match reader.next_batch(None).expect("a batch") {
-                Step::Batch(batch) => {
-                    let pixels = batch.bytes(batch.tensor("pixel_values").expect("a tensor"));
-                    total += pixels.len() as u64;
-                    images.push(corpus::trace(pixels));
-                }
-                Step::EpochEnd => return total,
-                Step::TimedOut => panic!("waits without end"),
-            }
-        }
-    });
-    assert!(images.iter().all(|right| *right), "wrong bytes");
-    measured
+    Measured::of(|| {
+        std::iter::from_fn(|| next(&mut reader))
+            .map(|batch| taken(&batch))
+            .sum()
+    })
 }
 
 /// One pass over all images as views, every 4096th byte touched.
@@ -343,37 +251,5 @@ fn views(cache: &Path) -> Measured {
             }
         }
         total
-    })
-}
-
-/// Reads the same ranges with aligned direct reads on two threads.
-fn raw_direct(ranges: &[(PathBuf, u64, u64)]) -> Measured {
-    Measured::of(|| {
-        let next = std::sync::atomic::AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    let mut buffer = vec![0u8; (16 << 20) + 4096];
-                    let start = buffer.as_ptr().align_offset(4096);
-                    while let Some((path, offset, length)) =
-                        ranges.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
-                    {
-                        let file = OpenOptions::new()
-                            .read(true)
-                            .custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed())
-                            .open(path)
-                            .expect("a shard");
-                        let from = offset / 4096 * 4096;
-                        let whole = (offset + length - from).next_multiple_of(4096) as usize;
-                        let mut filled = 0;
-                        while (filled as u64) < offset + length - from {
-                            let into = &mut buffer[start + filled..start + whole];
-                            filled += file.read_at(into, from + filled as u64).expect("a read");
-                        }
-                    }
-                });
-            }
-        });
-        ranges.iter().map(|(_, _, length)| length).sum()
     })
 }

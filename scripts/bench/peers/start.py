@@ -29,7 +29,7 @@ def make_caches(ctx, folder):
     """Stoker's caches of all sizes."""
     start = time.perf_counter()
     for count in COUNTS:
-        command = [ctx.make_cache, folder / str(count), "--samples", str(count), "--rounds", "0"]
+        command = [ctx.bench_open, folder / str(count), "--samples", str(count), "--rounds", "0"]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=MAKE_LIMIT_S)
         except subprocess.TimeoutExpired:
