@@ -4,18 +4,19 @@ import argparse
 import sys
 from pathlib import Path
 
+import build.run
 import ladder.run
 import peers.run
 import validate.run
 
-BENCHMARKS = {"ladder": ladder.run.main, "validate": validate.run.main, "peers": peers.run.main}
+BENCHMARKS = {"ladder": ladder.run.main, "validate": validate.run.main, "peers": peers.run.main, "build": build.run.main}
 
 
 def main():
     p = argparse.ArgumentParser(prog="scripts/bench/run")
     for name in ("work", "model", "stoker"):
         p.add_argument("--" + name, type=Path, required=True, help=argparse.SUPPRESS)
-    for name in ("peers", "make-cache"):
+    for name in ("peers", "make-cache", "python4", "bench-image", "pillow-simd"):
         p.add_argument("--" + name, type=Path, help=argparse.SUPPRESS)
     p.add_argument("name", choices=BENCHMARKS, metavar="NAME", help="of %s" % ", ".join(BENCHMARKS))
     p.add_argument("options", nargs=argparse.REMAINDER, help="NAME --help explains them")
