@@ -1,8 +1,9 @@
 """LitData's `optimize` with transformers' fast processor as its function: the peer that does the same job, from pictures to files.
 
 usage: python -m build.litdata_optimize SPEC, a JSON object; prints one. Its best case: it stores what Stoker stores, ids and one byte a
-pixel, so it does not normalise, and drops the frame that the processor doubles. Starting up is left out: the clock starts when the last
-of the workers has prepared one sample, and its CPU time counts from there. Afterwards the files are read and compared.
+pixel, so it does not normalise, and drops the frame that the processor doubles. Starting up is left out: workers are forked when all
+modules are loaded, the clock starts when the last of them has prepared one sample, and their CPU time counts from there. Afterwards the
+files are read and compared.
 """
 
 import json
@@ -27,8 +28,7 @@ class Prepare:
             self.lines = self.records.read_text(encoding="utf-8").splitlines()
             self.process, _ = peer.processor(Path(self.spec["model"]), self.spec["max_pixels"])
             self.make(number)
-            usage = resource.getrusage(resource.RUSAGE_SELF)
-            start = {"at": time.time(), "cpu_s": usage.ru_utime + usage.ru_stime}
+            start = {"at": time.time(), "cpu_s": cpu_seconds()}
             Path(self.spec["folder"], "start-%d.json" % os.getpid()).write_text(json.dumps(start))
         return {"number": number, **self.make(number)}
 
@@ -57,8 +57,11 @@ def main():
     import litdata
 
     folder, out = Path(spec["folder"]), Path(spec["folder"], "out")
+    # For its modules.
+    peer.processor(Path(spec["model"]), spec["max_pixels"])
     records, before = list(range(spec["samples"])), cpu_seconds()
-    litdata.optimize(fn=Prepare(spec), inputs=records, output_dir=str(out), num_workers=spec["workers"], chunk_bytes="64MB")
+    litdata.optimize(fn=Prepare(spec), inputs=records, output_dir=str(out), num_workers=spec["workers"], chunk_bytes="64MB",
+                     start_method="fork")
     end, cpu = time.time(), cpu_seconds() - before
     starts = [json.loads(path.read_text()) for path in folder.glob("start-*.json")]
     found, numbers = [None] * spec["checked"], set()
@@ -72,7 +75,6 @@ def main():
     if len(starts) != spec["workers"] or len(data) != len(records) or len(numbers) != len(records):
         raise SystemExit("%d workers wrote %d samples, %d different ones, of %d" % (len(starts), len(data), len(numbers), len(records)))
     print("\n" + json.dumps({
-        # A worker's first sample is prepared once more than it is stored.
         "samples": len(records), "wall_s": end - max(start["at"] for start in starts),
         "cpu_s": cpu - sum(start["cpu_s"] for start in starts), "version": litdata.__version__, "digests": found,
         "bytes": sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),

@@ -147,15 +147,18 @@ def one_size(bench, size):
 def table(bench, size, jobs, rows, steps):
     """Markdown: medians over rounds, ratios within rounds."""
     out = ["Pictures of %s, caches written to %s, medians of %d rounds:" % (size, bench.disk, bench.rounds), "",
-           "| who | version | bytes | samples/s a core | samples a CPU second | stoker: times as fast (floor; bare decoding) | times a CPU second |"
+           "| who | version | bytes equal those of | samples/s a core | samples a CPU second | stoker: times as fast (floor; bare decoding) | times a CPU second |"
            " all cores busy |", "|---|---|---|---|---|---|---|---|"]
     decoding = [1000 / step["decode_ms"] for step in steps]
     out.append("| libjpeg-turbo alone, the bound | | | | %.3g | | | |" % measure.middle(decoding))
     for name, (pixels, _) in jobs.items():
         best_rows = [row for row, _ in rows[name]]
         wrong = sum(row["wrong"] for row in best_rows)
-        cells = [name, best_rows[0]["version"], "FAILS: %d wrong" % wrong if wrong else pixels]
-        cells += [middle(best_rows, "per_core_wall"), middle(best_rows, "per_cpu_s")]
+        cells = [name, best_rows[0]["version"]]
+        if wrong:
+            out.append("| " + " | ".join([*cells, "FAILS: %d wrong" % wrong, *["-"] * 5]) + " |")
+            continue
+        cells += [REFERENCES[pixels].removeprefix("transformers "), middle(best_rows, "per_core_wall"), middle(best_rows, "per_cpu_s")]
         if name.startswith("stoker"):
             cells += ["", "", "%.0f %% (%.0f)" % (100 * measure.middle([row["busy_share"] for _, row in rows[name]]), 100 * FLOOR_BUSY)]
         else:
