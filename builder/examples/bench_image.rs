@@ -1,8 +1,9 @@
 //! Measures the image steps one by one: CPU milliseconds a picture, on one thread.
 //!
-//! Used by `scripts/bench-build`. It owns no step itself; bare decoding goes straight to
+//! Used by `scripts/bench/run build`. It owns no step itself; bare decoding goes straight to
 //! libjpeg-turbo and is the bound for everything else. Invariant: every figure is the mean over the
-//! pictures of the median of [`TRIES`] tries.
+//! pictures of the median of [`TRIES`] tries. Resized pictures go to a folder, if one is given, so that others can
+//! compare their bytes.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -59,10 +60,11 @@ fn recipe(profile: Profile, max_pixels: u64) -> Result<ImageRecipe, Box<dyn Erro
     )?)
 }
 
-/// Adds the times of one picture to `sums`.
+/// Adds the times of one picture to `sums`, and writes what the kernels make of it to `out`.
 fn measure(
     path: &Path,
     max_pixels: u64,
+    out: Option<&Path>,
     sums: &mut BTreeMap<&str, f64>,
 ) -> Result<(), Box<dyn Error>> {
     let bytes = fs::read(path)?;
@@ -90,10 +92,19 @@ fn measure(
     );
     let (mut resized, mut between) = (Vec::new(), Vec::new());
     let kernels = [
-        ("resize_torch_ms", Exact::Torchvision),
-        ("resize_pillow_ms", Exact::Pillow(PassOrder::Pillow13)),
+        (
+            "resize_pillow12_ms",
+            "pillow12",
+            Exact::Pillow(PassOrder::HorizontalFirst),
+        ),
+        (
+            "resize_pillow13_ms",
+            "pillow13",
+            Exact::Pillow(PassOrder::Pillow13),
+        ),
+        ("resize_torch_ms", "torch", Exact::Torchvision),
     ];
-    for (name, kernel) in kernels {
+    for (name, short, kernel) in kernels {
         let ms = median_ms(|| {
             let (from, to) = ((height, width), (to_height, to_width));
             resize(
@@ -108,6 +119,11 @@ fn measure(
             Ok(())
         })?;
         add(name, ms);
+        if let Some(out) = out {
+            let stem = path.file_stem().unwrap_or_default().display();
+            let rgb = &resized[..to_height * to_width * 3];
+            fs::write(out.join(format!("{stem}.{short}.rgb")), rgb)?;
+        }
     }
     add(
         "patchify_ms",
@@ -155,8 +171,9 @@ fn pictures(folder: &Path) -> io::Result<Vec<PathBuf>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = env::args().skip(1);
     let (Some(max_pixels), Some(folder)) = (args.next(), args.next()) else {
-        return Err("usage: bench_image MAX_PIXELS FOLDER".into());
+        return Err("usage: bench_image MAX_PIXELS FOLDER [OUT]".into());
     };
+    let out = args.next().map(PathBuf::from);
     let max_pixels: u64 = max_pixels.parse()?;
     let pictures = pictures(Path::new(&folder))?;
     if pictures.is_empty() {
@@ -164,7 +181,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut sums = BTreeMap::new();
     for path in &pictures {
-        measure(path, max_pixels, &mut sums)?;
+        measure(path, max_pixels, out.as_deref(), &mut sums)?;
     }
     let count = f64::from(u32::try_from(pictures.len())?);
     let means: BTreeMap<_, _> = sums

@@ -71,6 +71,7 @@ fn mask(line: &str) -> String {
         ("bytes are to be brought to ", " that are there"),
         ("\"bytes\":", ",}"),
         ("\"seconds\":", ",}"),
+        ("\"cpu_seconds\":{", "}"),
     ] {
         masked = between(&masked, before, after);
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use stoker_tests::cache::{assert_same, committed, files, table};
+use stoker_tests::command::Ended;
 use stoker_tests::corpus::{Corpus, model, vqa};
 use stoker_tests::s3::scene::{Scene, receipted, rows, with_credentials};
 use stoker_tests::s3::{Faults, Proxy};
@@ -209,7 +210,11 @@ fn every_image_is_read_once_and_new_text_reads_none() {
     let scene = Scene::new(Corpus::mixed(35, 120));
     let (corpus, endpoint) = (&scene.corpus, scene.server.endpoint());
     let output = corpus.output("cache");
-    let _ = scene.build(&endpoint, &output).end().expect_code(0);
+    let stages = |ended: Ended| ended.expect_code(0).json()["cpu_seconds"].clone();
+    let cost = stages(scene.build(&endpoint, &output).args(["--json"]).end());
+    for stage in ["decode", "tokenise", "write"] {
+        assert!(cost[stage].as_f64() > Some(0.0), "{stage}: {cost}");
+    }
     let read = receipted(&output);
     assert!(read.len() > 40, "{}", read.len());
     for (uri, times) in &read {
@@ -238,11 +243,15 @@ fn every_image_is_read_once_and_new_text_reads_none() {
         ("--model", &edited),
         ("--max-tokens", "60"),
     ] {
-        let _ = scene
-            .build(&endpoint, &output)
-            .with(option, value)
-            .end()
-            .expect_code(0);
+        let cost = stages(
+            scene
+                .build(&endpoint, &output)
+                .with(option, value)
+                .args(["--json"])
+                .end(),
+        );
+        assert_eq!(cost["decode"], 0.0, "{option}: an image was decoded");
+        assert!(cost["tokenise"].as_f64() > Some(0.0), "{option}: {cost}");
         assert_eq!(
             scene.server.image_gets(),
             gets,

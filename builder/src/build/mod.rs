@@ -165,6 +165,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     let mut report = BuildReport::new(committed, &options.output, start.elapsed());
     report.left = context.mending.left();
     report.part = PartReport::of(&context.share, &context.plan);
+    report.cpu_seconds = Some(progress.counters().cpu_seconds());
     Ok(report)
 }
 

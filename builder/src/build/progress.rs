@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 /// Between two updates of a live line.
@@ -23,7 +24,7 @@ const TICK_PLAIN: Duration = Duration::from_secs(10);
 pub enum Stage {
     /// Decoding, resizing and patchifying.
     Decode,
-    /// Rendering and tokenising.
+    /// Parsing, rendering and tokenising.
     Tokenise,
     /// Writing and publishing shards.
     Write,
@@ -44,6 +45,19 @@ pub struct Counters {
     pub rejects: AtomicU64,
     /// Nanoseconds that all threads together spent in each stage.
     busy: [AtomicU64; 3],
+    /// The same without waiting: nanoseconds of CPU time.
+    cpu: [AtomicU64; 3],
+}
+
+/// CPU seconds that all threads together spent in each stage.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct StageSeconds {
+    /// Decoding, resizing and patchifying.
+    pub decode: f64,
+    /// Parsing records, rendering and tokenising.
+    pub tokenise: f64,
+    /// Checksums and shards, without the threads that wait for the disk.
+    pub write: f64,
 }
 
 impl Counters {
@@ -54,12 +68,34 @@ impl Counters {
 
     /// Runs `work` and accounts its time to `stage`.
     pub fn timed<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), thread_cpu());
         let result = work();
-        let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Self::add(&self.busy[stage as usize], nanos);
+        for (counter, time) in [
+            (&self.busy, start.elapsed()),
+            (&self.cpu, thread_cpu().saturating_sub(cpu)),
+        ] {
+            let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            Self::add(&counter[stage as usize], nanos);
+        }
         result
     }
+
+    /// What each stage has cost so far.
+    #[must_use]
+    pub fn cpu_seconds(&self) -> StageSeconds {
+        let seconds =
+            |stage: Stage| ratio(self.cpu[stage as usize].load(Ordering::Relaxed), 1) / 1e9;
+        StageSeconds {
+            decode: seconds(Stage::Decode),
+            tokenise: seconds(Stage::Tokenise),
+            write: seconds(Stage::Write),
+        }
+    }
+}
+
+/// CPU time of this thread.
+fn thread_cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 #[derive(Debug, Default, Clone, Copy)]

@@ -9,6 +9,7 @@ use stoker_formats::SplitEntry;
 
 use super::RESERVE_BYTES;
 use super::options::BuildOptions;
+use super::progress::StageSeconds;
 use super::setup::Setup;
 use super::share::Share;
 use crate::error::Result;
@@ -215,6 +216,9 @@ pub struct BuildReport {
     /// Files that a repair could not make as they were; a build has none.
     #[serde(skip)]
     pub(crate) left: BTreeSet<PathBuf>,
+    /// What the stages of this run cost; none for a commit, which has no stages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<StageSeconds>,
     /// Wall time of this run.
     pub seconds: f64,
 }
@@ -237,6 +241,7 @@ impl BuildReport {
             splits: committed.splits,
             earlier_packs: committed.earlier_packs,
             left: BTreeSet::new(),
+            cpu_seconds: None,
             seconds: time.as_secs_f64(),
         }
     }

@@ -4,7 +4,6 @@ The reference is made by the Hugging Face processor, one sample a call, once for
 of whole samples and a few numbers for the cheap check of every sample that is delivered.
 """
 
-import hashlib
 import io
 import json
 import os
@@ -14,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from build import corpus, measure, peer
+from build.reference import digest
 
 PICTURES = "1024x768"
 BUCKET = "bench"
@@ -78,11 +78,6 @@ def prepare(process, messages, picture):
     text = process.apply_chat_template(messages, tokenize=False)
     out = process(text=[text], images=[Image.open(io.BytesIO(picture))], return_tensors="pt")
     return out["input_ids"][0], out["pixel_values"], out["image_grid_thw"]
-
-
-def digest(tensor):
-    """A hash of the bytes of a tensor."""
-    return hashlib.blake2b(tensor.contiguous().numpy().data, digest_size=16).hexdigest()
 
 
 def probes(pixels):
