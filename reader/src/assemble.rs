@@ -137,6 +137,8 @@ pub(crate) struct Maker<'a> {
     pub(crate) rows: &'a Rows,
     pub(crate) model: &'a Model,
     pub(crate) look: Look,
+    /// Whether somebody waits for this batch, and nothing is worth doing for later ones.
+    pub(crate) hurry: bool,
     /// Is told what is being read.
     pub(crate) reading: &'a dyn Fn(Option<FileId>),
 }
@@ -247,6 +249,7 @@ impl Maker<'_> {
             rows,
             model,
             look,
+            hurry,
             reading,
         } = *self;
         let width = model.patch_bytes()
@@ -268,7 +271,7 @@ impl Maker<'_> {
             let started = Instant::now();
             reading(Some(Rows::image_shard(sample, &entry)));
             if look.pixels == Pixels::U8 {
-                rows.image(sample, *image, &entry, into)?;
+                rows.image(sample, *image, &entry, into, hurry)?;
                 scratch.read += started.elapsed();
                 continue;
             }
@@ -276,7 +279,7 @@ impl Maker<'_> {
                 scratch.patches.resize(bytes, 0);
             }
             let patches = &mut scratch.patches[..bytes];
-            rows.image(sample, *image, &entry, patches)?;
+            rows.image(sample, *image, &entry, patches, hurry)?;
             scratch.read += started.elapsed();
             expand_bytes(
                 &model.float_table,

@@ -43,12 +43,12 @@ impl Backend {
         (Self::Mmap, "mmap"),
     ];
 
-    /// The trait object that does it. `fills` says that the page cache can keep what is read.
-    pub(crate) fn make(self, fills: bool) -> Box<dyn ReadShard> {
+    /// The trait object that does it.
+    pub(crate) fn make(self) -> Box<dyn ReadShard> {
         match self {
-            Self::Pread => Box::new(Pread { fills }),
+            Self::Pread => Box::new(Pread),
             Self::Direct => Box::new(Direct),
-            Self::Mmap => Box::new(Mmap { fills }),
+            Self::Mmap => Box::new(Mmap),
         }
     }
 }
@@ -104,9 +104,7 @@ fn in_pieces(
 }
 
 #[derive(Debug)]
-struct Pread {
-    fills: bool,
-}
+struct Pread;
 
 impl ReadShard for Pread {
     fn read(
@@ -116,9 +114,6 @@ impl ReadShard for Pread {
         into: &mut [u8],
         seen: Seen<'_>,
     ) -> io::Result<()> {
-        if self.fills {
-            file.fill(offset, into.len() as u64);
-        }
         let mut at = offset;
         in_pieces(into, seen, |piece| {
             file.file().read_exact_at(piece, at)?;
@@ -209,9 +204,7 @@ fn read_at_least(file: &File, into: &mut [u8], offset: u64, wanted: usize) -> io
 }
 
 #[derive(Debug)]
-struct Mmap {
-    fills: bool,
-}
+struct Mmap;
 
 impl ReadShard for Mmap {
     fn read(
@@ -223,9 +216,6 @@ impl ReadShard for Mmap {
     ) -> io::Result<()> {
         let mapping: &Mapping = file.mapping()?;
         let from = mapping.bytes(offset, into.len() as u64)?;
-        if self.fills {
-            file.fill(offset, into.len() as u64);
-        }
         if into.len() > PIECE {
             // One request for all of it, instead of a fault and a small read ahead at a time.
             mapping.will_need(offset, into.len() as u64);
@@ -253,12 +243,9 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         file.write_all(&content).unwrap();
         let backends = [Backend::Pread, Backend::Direct, Backend::Mmap];
-        for (backend, fills) in backends
-            .into_iter()
-            .flat_map(|one| [(one, true), (one, false)])
-        {
+        for backend in backends {
             assert_eq!(backend.to_string().parse(), Ok(backend));
-            let reader = backend.make(fills);
+            let reader = backend.make();
             let open = OpenFile::new(reader.open(file.path()).unwrap(), content.len() as u64);
             for (offset, length) in [
                 (0, 1),

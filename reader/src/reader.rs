@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::fetch_plan::{self, NodePlan};
 use crate::index_check::IndexCheck;
 use crate::index_store::KEPT_BYTES;
+use crate::io::Backend;
 use crate::memory;
 use crate::model::Model;
 use crate::opening;
@@ -142,7 +143,8 @@ impl Reader {
                 backend: options.backend,
                 verify: options.verify,
                 drop_pages: memory.is_some_and(|memory| shard_bytes > memory),
-                fills: memory::available().is_some_and(|memory| shard_bytes <= memory),
+                fills: options.backend != Backend::Direct
+                    && memory::available().is_some_and(|memory| shard_bytes <= memory),
                 kept_bytes,
             },
             remote,

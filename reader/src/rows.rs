@@ -105,7 +105,7 @@ impl Rows {
             units,
             open,
             remote,
-            backend: how.backend.make(how.fills),
+            backend: how.backend.make(),
             verify: how.verify,
             drop_pages: how.drop_pages,
             fills: how.fills,
@@ -398,20 +398,21 @@ impl Rows {
         }
     }
 
-    /// Reads the patches of an image of a sample; `into` has the entry's length.
+    /// Reads the patches of an image of a sample; `into` has the entry's length. In a `hurry` no more than it is read.
     pub(crate) fn image(
         &self,
         sample: Sample,
         image: u32,
         entry: &ImageEntry,
         into: &mut [u8],
+        hurry: bool,
     ) -> Result<()> {
         let row = Self::image_row(sample, u64::from(image), entry);
-        self.mended(row, || self.image_at(row, entry, into))
+        self.mended(row, || self.image_at(row, entry, into, hurry))
             .map_err(Self::at_row(row))
     }
 
-    fn image_at(&self, row: Row, entry: &ImageEntry, into: &mut [u8]) -> Result<()> {
+    fn image_at(&self, row: Row, entry: &ImageEntry, into: &mut [u8], hurry: bool) -> Result<()> {
         let source = self.source(row.cache)?;
         let rows = source.files.partition(row.partition)?.images.index.rows;
         let checked = source.checked.get(row.partition as usize);
@@ -424,6 +425,7 @@ impl Rows {
         if !inside || into.len() as u64 != entry.length {
             return Err(self.fault(row, "the shard ends before the row"));
         }
+        self.bring(&file, entry, hurry);
         let mut hasher = check.then(|| RowHasher::of_image(row.partition, row.row, entry));
         let mut update = hasher
             .as_mut()

@@ -254,6 +254,8 @@ impl BatchWork {
             rows: &plan.rows,
             model: &plan.model,
             look: plan.look,
+            // The first of each thread: the consumer waits, and one more reads for the same disk.
+            hurry: job.number < self.scratch.len() as u64,
             reading: &reading,
         };
         let made = maker.assemble(&job.plan, &job.tensors, &mut buffer, &mut scratch);

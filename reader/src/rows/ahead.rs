@@ -2,9 +2,10 @@
 //!
 //! Invariant: all of it is a hint, given once for each row; what fails is found by the read that follows.
 
-use stoker_formats::SampleEntry;
+use stoker_formats::{ImageEntry, SampleEntry};
 
 use super::Rows;
+use crate::open_files::OpenFile;
 use crate::page_cache::will_need;
 use crate::units::Sample;
 
@@ -22,6 +23,15 @@ impl Rows {
             will_need(file.file(), entry.images, images * 4);
             will_need(file.file(), entry.image_grid_thw, images * 12);
             will_need(file.file(), entry.sample_id, 1);
+        }
+    }
+
+    /// Has the page cache bring an image that is read next: with all that lies in its blocks, or no more than it in a `hurry`.
+    pub(super) fn bring(&self, file: &OpenFile, entry: &ImageEntry, hurry: bool) {
+        if self.fills && hurry {
+            will_need(file.file(), entry.offset, entry.length);
+        } else if self.fills {
+            file.fill(entry.offset, entry.length);
         }
     }
 
