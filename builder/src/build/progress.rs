@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 /// Between two updates of a live line.
@@ -93,9 +93,9 @@ impl Counters {
     }
 }
 
-/// CPU time of this thread.
+/// CPU time of this thread. Through the C library, because valgrind does not show a program the kernel's own code.
 fn thread_cpu() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[derive(Debug, Default, Clone, Copy)]
