@@ -64,12 +64,13 @@ impl PlainMemory {
             start
         };
         let range = start..start + whole;
-        if map
-            .advise_range(Advice::PopulateWrite, start, whole)
-            .is_err()
-        {
-            // Older systems: the first touch of each page does it.
-            map[range.clone()].fill(0);
+        // In pieces: meanwhile the system lets no other thread grow its memory, and the first batches are made side by side.
+        for at in range.clone().step_by(HUGE_PAGE) {
+            let piece = HUGE_PAGE.min(range.end - at);
+            if map.advise_range(Advice::PopulateWrite, at, piece).is_err() {
+                // Older systems: the first touch of each page does it.
+                map[at..at + piece].fill(0);
+            }
         }
         Ok(Self { map, range })
     }
