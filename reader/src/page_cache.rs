@@ -41,8 +41,18 @@ impl Filled {
 
 /// Asks for `length` bytes at `offset` of a file, and does not wait for them.
 pub(crate) fn will_need(file: &File, offset: u64, length: u64) {
+    advise(file, offset, length, Advice::WillNeed);
+}
+
+/// Gives the pages of `length` bytes at `offset` of a file back: those that stay cost memory, not correctness.
+pub(crate) fn forget(file: &File, offset: u64, length: u64) {
+    advise(file, offset, length, Advice::DontNeed);
+}
+
+/// Nothing for no bytes: to the system that means all that follow.
+fn advise(file: &File, offset: u64, length: u64, advice: Advice) {
     if let Some(length) = NonZeroU64::new(length) {
-        let _ = fadvise(file, offset, Some(length), Advice::WillNeed);
+        let _ = fadvise(file, offset, Some(length), advice);
     }
 }
 

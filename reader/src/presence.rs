@@ -32,7 +32,7 @@ pub(crate) fn check(
         let index = FileName::Index { partition };
         if !held(partition) {
             if !samples.has(index) {
-                missing.push((partition, format!("{}/{index}", files.text())));
+                missing.push((partition, files.text(), index));
             }
             continue;
         }
@@ -45,7 +45,7 @@ pub(crate) fn check(
                 .filter(|(_, shard)| shard.is_some())
                 .map(|(ordinal, _)| FileName::Shard { partition, ordinal });
             let needed = shards.chain([index]).filter(|name| !present.has(*name));
-            missing.extend(needed.map(|name| (partition, format!("{folder}/{name}"))));
+            missing.extend(needed.map(|name| (partition, folder, name)));
         }
     }
     if missing.is_empty() {
@@ -56,23 +56,27 @@ pub(crate) fn check(
 }
 
 /// The error of `missing` files, each with its partition: what a sync was to bring is lost, what it was not is on other nodes.
-fn absence(files: &CacheFiles, missing: Vec<(u32, String)>) -> Error {
+fn absence(files: &CacheFiles, missing: Vec<(u32, Folder, FileName)>) -> Error {
     let root = files.root().to_path_buf();
     // A damaged record says nothing.
     let synced = synced_partitions(files).ok().flatten();
-    let is_elsewhere = |(partition, name): &(u32, String)| {
+    let is_elsewhere = |(partition, _, name): &(u32, Folder, FileName)| {
         let is_synced = |synced: &Vec<u32>| synced.binary_search(partition).is_ok();
-        name.contains("/shards/") && synced.as_ref().is_some_and(|synced| !is_synced(synced))
+        matches!(name, FileName::Shard { .. })
+            && synced.as_ref().is_some_and(|synced| !is_synced(synced))
     };
     let (elsewhere, lost): (Vec<_>, Vec<_>) = missing.into_iter().partition(is_elsewhere);
     if lost.is_empty() {
-        let mut partitions: Vec<u32> = elsewhere.into_iter().map(|(number, _)| number).collect();
+        let mut partitions: Vec<u32> = elsewhere.into_iter().map(|(number, ..)| number).collect();
         partitions.dedup();
         return Error::Elsewhere { root, partitions };
     }
     Error::Missing {
         root,
-        files: lost.into_iter().map(|(_, name)| name).collect(),
+        files: lost
+            .into_iter()
+            .map(|(_, folder, name)| format!("{folder}/{name}"))
+            .collect(),
     }
 }
 

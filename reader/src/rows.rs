@@ -17,8 +17,9 @@ use crate::index_store::IndexStore;
 use crate::io::{Backend, ReadShard};
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles};
 use crate::open_shard::{check_head, open_shard};
+use crate::page_cache::forget;
 use crate::remote_cache::RemoteCache;
-use crate::sample_text::SampleText;
+use crate::sample_text::{SampleText, parts};
 use crate::stats::Counters;
 use crate::unit::Unit;
 use crate::units::{Sample, Units};
@@ -165,13 +166,7 @@ impl Rows {
         let Some(shard) = shard.copied().flatten() else {
             return Ok(Some("the index names a shard that the manifest does not"));
         };
-        let (tokens, images) = (u64::from(entry.n_tokens), u64::from(entry.n_images));
-        let parts = [
-            (entry.input_ids, tokens * 4),
-            (entry.labels, tokens * 4),
-            (entry.images, images * 4),
-            (entry.image_grid_thw, images * 12),
-        ];
+        let [_, _, parts @ ..] = parts(entry);
         let inside = parts.iter().all(|(offset, bytes)| {
             offset
                 .checked_add(*bytes)
@@ -295,23 +290,10 @@ impl Rows {
         let checked = source.checked.get(row.partition as usize);
         let check = checked.is_none_or(|(checked, _)| self.must_check(checked, rows, row.row));
         let file = self.shard(row)?;
-        let (tokens, images) = (u64::from(entry.n_tokens), u64::from(entry.n_images));
-        let ids = if check || with_id {
-            [
-                u64::from(entry.sample_id_bytes),
-                u64::from(entry.record_id_bytes.unwrap_or(0)),
-            ]
-        } else {
-            [0, 0]
-        };
-        let parts = [
-            (entry.sample_id, ids[0]),
-            (entry.record_id, ids[1]),
-            (entry.input_ids, tokens * 4),
-            (entry.labels, tokens * 4),
-            (entry.images, images * 4),
-            (entry.image_grid_thw, images * 12),
-        ];
+        let mut parts = parts(entry);
+        if !check && !with_id {
+            (parts[0].1, parts[1].1) = (0, 0);
+        }
         let mut end = 0usize;
         for (part, (offset, bytes)) in text.ends.iter_mut().zip(parts) {
             let inside = offset
@@ -438,14 +420,7 @@ impl Rows {
             .map_err(|error| self.read_fault(row, error))?;
         self.counters.image_bytes(entry.length);
         if self.drop_pages {
-            // Only advice: pages that stay cost memory, not correctness.
-            let length = std::num::NonZeroU64::new(entry.length);
-            let _ = rustix::fs::fadvise(
-                file.file(),
-                entry.offset,
-                length,
-                rustix::fs::Advice::DontNeed,
-            );
+            forget(file.file(), entry.offset, entry.length);
         }
         if let Some(hasher) = hasher {
             if hasher.finish() != entry.checksum {

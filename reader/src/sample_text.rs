@@ -2,6 +2,24 @@
 //!
 //! Invariant: the parts follow each other in the order in which the checksum takes them.
 
+use stoker_formats::SampleEntry;
+
+/// Offset and bytes in its shard of a sample's ids (its own and the record's), tokens, labels, images and grids.
+pub(crate) fn parts(entry: &SampleEntry) -> [(u64, u64); 6] {
+    let (tokens, images) = (u64::from(entry.n_tokens), u64::from(entry.n_images));
+    [
+        (entry.sample_id, u64::from(entry.sample_id_bytes)),
+        (
+            entry.record_id,
+            u64::from(entry.record_id_bytes.unwrap_or(0)),
+        ),
+        (entry.input_ids, tokens * 4),
+        (entry.labels, tokens * 4),
+        (entry.images, images * 4),
+        (entry.image_grid_thw, images * 12),
+    ]
+}
+
 /// The text of one sample, as it lies in the shard. Used again for every sample.
 #[derive(Debug, Default)]
 pub(crate) struct SampleText {

@@ -77,6 +77,15 @@ pub fn assert_same(left: &BTreeMap<String, String>, right: &BTreeMap<String, Str
     );
 }
 
+/// Changes a bit in the middle of a file.
+pub fn flip(path: &Path) {
+    let mut bytes = fs::read(path).expect("a file");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 16;
+    fs::remove_file(path).expect("ours");
+    fs::write(path, bytes).expect("a file");
+}
+
 /// The manifest of `root`, if one is committed: then all that it names is whole.
 ///
 /// # Panics

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use stoker_tests::cache::{assert_same, files};
+use stoker_tests::cache::{assert_same, files, flip};
 use stoker_tests::command::Run;
 use stoker_tests::parts::small;
 use stoker_tests::remote::{Scene, on_node, push, sync, through};
@@ -20,15 +20,6 @@ fn pack(cache: &Path, name: &str, tokens: &str) {
 fn packs(root: &Path, end: &str) -> Vec<String> {
     let is_it = |name: &String| name.starts_with("packs/") && name.ends_with(end);
     files(root).into_keys().filter(is_it).collect()
-}
-
-/// Changes a bit in the middle of a file.
-fn flip(path: &Path) {
-    let mut bytes = fs::read(path).expect("a file");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 16;
-    fs::remove_file(path).expect("ours");
-    fs::write(path, bytes).expect("a file");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use stoker_formats::ImageReceipt;
-use stoker_tests::cache::{assert_same, files};
+use stoker_tests::cache::{assert_same, files, flip};
 use stoker_tests::clean::Clean;
 use stoker_tests::corpus::png;
 use stoker_tests::dice::Dice;
@@ -24,15 +24,6 @@ fn stamps(root: &Path) -> BTreeMap<String, (u64, i64, i64)> {
         .filter(|name| name.contains("shards/p"))
         .map(stamp)
         .collect()
-}
-
-/// Changes a bit in the middle of a file.
-fn flip(path: &Path) {
-    let mut bytes = fs::read(path).expect("a file");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 16;
-    fs::remove_file(path).expect("ours");
-    fs::write(path, bytes).expect("a file");
 }
 
 fn cut(path: &Path) {

@@ -46,16 +46,16 @@ impl<'a> Mark<'a> {
 
     /// Bytes that [`set`](Self::set) will write.
     pub(super) fn unwritten_bytes(&self) -> u64 {
-        if self.is_needless() || self.is_set() {
-            0
-        } else {
+        if self.is_missing() {
             self.bytes.len() as u64
+        } else {
+            0
         }
     }
 
     /// Marks the folder; one that is no share and gets everything needs no mark.
     pub(super) fn set(&self) -> Result<()> {
-        if self.is_needless() || self.is_set() {
+        if !self.is_missing() {
             return Ok(());
         }
         let parts = Path::new(PARTS_FOLDER);
@@ -89,13 +89,14 @@ impl<'a> Mark<'a> {
         Ok(())
     }
 
-    fn is_needless(&self) -> bool {
-        self.is_whole && !self.publisher.root().join(PARTS_FOLDER).is_dir()
-    }
-
-    fn is_set(&self) -> bool {
-        let path = self.publisher.root().join(PARTS_FOLDER).join(&self.name);
-        folder::read_regular(&path, self.bytes.len()).is_ok_and(|there| there == self.bytes)
+    /// Whether the folder needs the mark and does not have it.
+    fn is_missing(&self) -> bool {
+        let parts = self.publisher.root().join(PARTS_FOLDER);
+        if self.is_whole && !parts.is_dir() {
+            return false;
+        }
+        let there = folder::read_regular(&parts.join(&self.name), self.bytes.len());
+        !there.is_ok_and(|there| there == self.bytes)
     }
 }
 

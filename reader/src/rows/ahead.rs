@@ -7,6 +7,7 @@ use stoker_formats::{ImageEntry, SampleEntry};
 use super::Rows;
 use crate::open_files::OpenFile;
 use crate::page_cache::will_need;
+use crate::sample_text::parts;
 use crate::units::Sample;
 
 impl Rows {
@@ -17,12 +18,9 @@ impl Rows {
             let Ok(file) = self.shard(row) else {
                 return;
             };
-            let (tokens, images) = (u64::from(entry.n_tokens), u64::from(entry.n_images));
-            will_need(file.file(), entry.input_ids, tokens * 4);
-            will_need(file.file(), entry.labels, tokens * 4);
-            will_need(file.file(), entry.images, images * 4);
-            will_need(file.file(), entry.image_grid_thw, images * 12);
-            will_need(file.file(), entry.sample_id, 1);
+            for (offset, bytes) in parts(entry) {
+                will_need(file.file(), offset, bytes);
+            }
         }
     }
 
