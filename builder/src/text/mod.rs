@@ -3,6 +3,7 @@
 //! Owns rendering, image pads, tokenising and labels; knows nothing of files or pixels. Invariant: every
 //! sample returned holds exactly as many image pads as its images have merged blocks of patches.
 
+mod cut;
 mod labels;
 mod layout;
 mod python;

@@ -1,8 +1,8 @@
-//! Ids of text the short way: ASCII cut into words by hand, and the ids of known words from memory.
+//! Ids of text the short way: cut into words by [`super::cut`], and the ids of known words from memory.
 //!
-//! The general tokenizer spends nine tenths of its time on alignments and regular expressions, and their result for
-//! ASCII text is simple. Owns that cut, for the one pre-tokenizer of the families here; whatever is not ASCII, and any
-//! other tokenizer, goes the general way. Invariant: the ids are those of the tokenizer itself.
+//! The general tokenizer spends nine tenths of its time on alignments and regular expressions, and their result is simple for the
+//! one pre-tokenizer of the families here. Text that is not in normal form C, and any other tokenizer, go the general way.
+//! Invariant: the ids are those of the tokenizer itself.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use tokenizers::{Model as _, ModelWrapper, Tokenizer};
+use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
-/// How the families here cut text into words.
-const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+use super::cut::{self, Cut};
 
 /// Words remembered before all are forgotten, and the longest of them: a few MiB a thread.
 const WORDS_MAX: usize = 1 << 16;
@@ -23,6 +23,8 @@ const WORD_BYTES_MAX: usize = 64;
 pub(super) struct Words {
     /// Tokens that are cut out before anything else, the longest first.
     added: Vec<(String, i32)>,
+    /// Whether text is put into normal form C.
+    normal_form: bool,
     /// One memory for each thread that is at work.
     idle: Mutex<Vec<Memory>>,
 }
@@ -45,15 +47,15 @@ impl Words {
             return None;
         };
         let known_split = json!({
-            "type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": false,
+            "type": "Split", "pattern": {"Regex": cut::PATTERN}, "behavior": "Isolated", "invert": false,
         });
         let plain_bytes = bytes["type"] == "ByteLevel"
             && bytes["add_prefix_space"] == false
             && bytes["use_regex"] == false;
-        // NFC changes no ASCII.
-        let same_ascii = normalizer.is_null() || normalizer["type"] == "NFC";
+        let normal_form = normalizer["type"] == "NFC";
         let byte_pairs = matches!(tokenizer.get_model(), ModelWrapper::BPE(_));
-        if *split != known_split || !plain_bytes || !same_ascii || !byte_pairs {
+        let known_form = normal_form || normalizer.is_null();
+        if *split != known_split || !plain_bytes || !known_form || !byte_pairs {
             return None;
         }
         let mut added = Vec::new();
@@ -68,6 +70,7 @@ impl Words {
         added.sort_by_key(|(content, _)| std::cmp::Reverse(content.len()));
         Some(Self {
             added,
+            normal_form,
             idle: Mutex::default(),
         })
     }
@@ -101,7 +104,7 @@ impl Words {
                 .find(|(token, _)| rest.starts_with(token.as_str()));
             match found {
                 Some((token, id)) => {
-                    encode_plain(tokenizer, &text[start..at], memory, ids)?;
+                    self.encode_plain(tokenizer, &text[start..at], memory, ids)?;
                     ids.push(*id);
                     start = at + token.len();
                     from = start;
@@ -109,36 +112,36 @@ impl Words {
                 None => from = at + 1,
             }
         }
-        encode_plain(tokenizer, &text[start..], memory, ids)
+        self.encode_plain(tokenizer, &text[start..], memory, ids)
     }
-}
 
-/// The ids of text without added tokens.
-fn encode_plain(
-    tokenizer: &Tokenizer,
-    text: &str,
-    memory: &mut Memory,
-    ids: &mut Vec<i32>,
-) -> Option<()> {
-    if !text.is_ascii() {
-        let encoding = tokenizer.encode_fast(text, false).ok()?;
-        ids.extend(encoding.get_ids().iter().map(|id| id.cast_signed()));
-        return Some(());
-    }
-    let mut rest = text;
-    while !rest.is_empty() {
-        let (word, after) = rest.split_at(word_end(rest.as_bytes()));
-        rest = after;
-        if let Some(known) = memory.words.get(word) {
-            ids.extend_from_slice(&memory.ids[known.clone()]);
-            continue;
+    /// The ids of text without added tokens.
+    fn encode_plain(
+        &self,
+        tokenizer: &Tokenizer,
+        text: &str,
+        memory: &mut Memory,
+        ids: &mut Vec<i32>,
+    ) -> Option<()> {
+        let same =
+            !self.normal_form || text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes;
+        let Some(cut) = same.then(|| Cut::of(text)).flatten() else {
+            let encoding = tokenizer.encode_fast(text, false).ok()?;
+            ids.extend(encoding.get_ids().iter().map(|id| id.cast_signed()));
+            return Some(());
+        };
+        for word in cut {
+            if let Some(known) = memory.words.get(word) {
+                ids.extend_from_slice(&memory.ids[known.clone()]);
+                continue;
+            }
+            let start = ids.len();
+            let tokens = tokenizer.get_model().tokenize(&cut::spell(word)).ok()?;
+            ids.extend(tokens.iter().map(|token| token.id.cast_signed()));
+            memory.keep(word, &ids[start..]);
         }
-        let start = ids.len();
-        let tokens = tokenizer.get_model().tokenize(&visible(word)).ok()?;
-        ids.extend(tokens.iter().map(|token| token.id.cast_signed()));
-        memory.keep(word, &ids[start..]);
+        Some(())
     }
-    Some(())
 }
 
 impl Memory {
@@ -153,70 +156,6 @@ impl Memory {
         let start = self.ids.len();
         self.ids.extend_from_slice(ids);
         self.words.insert(word.into(), start..self.ids.len());
-    }
-}
-
-/// ASCII as byte-level models spell it: printable characters stand for themselves, others for letters.
-fn visible(word: &str) -> String {
-    let letter = |byte| match byte {
-        b'!'..=b'~' => char::from(byte),
-        0x7f => '\u{121}',
-        other => char::from_u32(0x100 + u32::from(other)).unwrap_or_default(),
-    };
-    word.bytes().map(letter).collect()
-}
-
-fn is_space(byte: u8) -> bool {
-    matches!(byte, b'\t'..=b'\r' | b' ')
-}
-
-fn is_newline(byte: u8) -> bool {
-    matches!(byte, b'\r' | b'\n')
-}
-
-/// Neither space nor letter nor digit.
-fn is_mark(byte: u8) -> bool {
-    !is_space(byte) && !byte.is_ascii_alphanumeric()
-}
-
-/// Where the first word of `text` (ASCII, not empty) ends: [`PATTERN`], branch by branch.
-fn word_end(text: &[u8]) -> usize {
-    let first = text[0];
-    let run = |from: usize, belongs: fn(u8) -> bool| {
-        let rest = text.get(from..).unwrap_or_default();
-        from + rest.iter().take_while(|byte| belongs(**byte)).count()
-    };
-    let letter = |byte: u8| byte.is_ascii_alphabetic();
-    if first == b'\'' {
-        let at = |i: usize| text.get(i).map_or(0, u8::to_ascii_lowercase);
-        match (at(1), at(2)) {
-            (b's' | b't' | b'm' | b'd', _) => return 2,
-            (b'r' | b'v', b'e') | (b'l', b'l') => return 3,
-            _ => {}
-        }
-    }
-    let second = text.get(1).copied();
-    if letter(first) {
-        return run(1, letter);
-    }
-    if first.is_ascii_digit() {
-        return 1;
-    }
-    if !is_newline(first) && second.is_some_and(letter) {
-        return run(2, letter);
-    }
-    if is_mark(first) || (first == b' ' && second.is_some_and(is_mark)) {
-        return run(run(1, is_mark), is_newline);
-    }
-    let spaces = run(1, is_space);
-    if let Some(last) = text[..spaces].iter().rposition(|byte| is_newline(*byte)) {
-        return last + 1;
-    }
-    // The last of several spaces belongs to the word that follows.
-    if spaces > 1 && spaces < text.len() {
-        spaces - 1
-    } else {
-        spaces
     }
 }
 
@@ -266,6 +205,13 @@ mod tests {
             "\u{e9}",
             "\u{a0}",
             "e\u{301}",
+            "\u{301}",
+            "\u{4e2d}",
+            "\u{ac00}",
+            "\u{3000}",
+            "\u{2019}",
+            "\u{17f}",
+            "\u{1f600}",
         ];
         for a in kinds {
             for b in kinds {
@@ -291,12 +237,17 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
+        fn any_text(text in "\\PC{0,40}") {
+            assert_same(&text);
+        }
+
+        #[test]
         fn any_ascii(text in "[ -~\\s\\x00-\\x7f]{0,80}") {
             assert_same(&text);
         }
 
         #[test]
-        fn words_and_tokens(text in "([a-zA-Z]{1,6}|[0-9]|[ \\t\\r\\n]{1,3}|'[a-zA-Z]{0,2}|[.,:;!?-]{1,2}|<\\|im_start\\|>|<\\|im_e|<tool_call>|\u{fc}|\u{4e2d}){0,24}") {
+        fn words_and_tokens(text in "([a-zA-Z]{1,6}|[0-9]|[ \\t\\r\\n]{1,3}|'[a-zA-Z]{0,2}|[.,:;!?-]{1,2}|<\\|im_start\\|>|<\\|im_e|<tool_call>|\u{fc}|\u{4e2d}{1,4}|\u{2019}|\u{201c}|\u{ff0c}|\u{3000}|\u{661}|\u{301}|\u{17f}){0,24}") {
             assert_same(&text);
         }
     }

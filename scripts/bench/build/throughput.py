@@ -38,8 +38,8 @@ FLOORS = {  # size: times transformers 5, times transformers 4, both fast
     "1024x768": (3.0, 8.0), "1920x1080": (2.2, 7.0), "4000x3000": (1.7, 4.0),
 }
 FLOOR_BUSY = 0.95
-# LitData holds its samples in memory and on disk: a quarter of the records are enough.
-LITDATA_SHARE = 4
+# LitData holds its samples in memory and on disk.
+LITDATA_RECORDS = 400
 
 
 def peer_run(bench, name, of, workers, seconds):
@@ -71,11 +71,11 @@ def peer_run(bench, name, of, workers, seconds):
 
 
 def litdata_run(bench, of, workers):
-    """One `optimize` of a share of the records, into a folder of its own."""
+    """One `optimize` of the first records, into a folder of its own."""
     folder = bench.output / "litdata"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    count = max(reference.CHECKED, of.count // LITDATA_SHARE)
+    count = min(of.count, LITDATA_RECORDS)
     spec = {"model": str(bench.model), "records": str(of.records), "max_pixels": of.max_pixels, "folder": str(folder),
             "samples": count, "workers": workers, "checked": reference.CHECKED}
     env = dict(os.environ, PYTHONPATH=str(BENCH), DATA_OPTIMIZER_CACHE_FOLDER=str(folder / "cache"), LITDATA_DISABLE_VERSION_CHECK="1",

@@ -35,17 +35,18 @@ def options(p):
     p.add_argument("--fresh", action="store_true", help="measure what was measured with these settings before, too")
 
 
-def spec_of(ctx, a, rung, batch, latency_ms, steps, readers=None, workers=None, step_s=None, settle=1):
-    """What a rung is told; its first `settle` steps count in no figure but their own. The first fields tell its results from others."""
+def spec_of(ctx, a, rung, batch, latency_ms, steps, readers=None, workers=None, step_s=None, settle=1, turn=0):
+    """What a rung is told; its first `settle` steps count in no figure but their own. The first fields tell its results from others;
+    `turn` tells runs with the same settings apart."""
     if readers is None:
         readers = a.tasks if rung.startswith("async") else a.threads
     return {"rung": rung, "batch": batch, "latency_ms": latency_ms, "readers": readers, "workers": workers or measure.CORES,
             "micro": a.micro, "max_pixels": a.max_pixels, "depth": a.depth, "target": a.target, "steps": steps, "step_s": step_s,
-            "settle": settle,
+            "settle": settle, "turn": turn,
             "cores": measure.CORES, "work": str(ctx.work), "model": str(ctx.model), "cache": str(ctx.work / "ladder" / "cache")}
 
 
-IDENTITY = ("rung", "batch", "latency_ms", "readers", "workers", "micro", "max_pixels", "depth", "target", "steps", "settle")
+IDENTITY = ("rung", "batch", "latency_ms", "readers", "workers", "micro", "max_pixels", "depth", "target", "steps", "settle", "turn")
 
 
 def known(results, spec):
@@ -110,6 +111,7 @@ def main(ctx, argv):
     p.add_argument("--latency-ms", type=float, default=30, help="injected into every answer of the server (30)")
     p.add_argument("--steps", type=int, default=7, help="steps of a rung, the first one with it (7)")
     p.add_argument("--serial-steps", type=int, default=3, help="the same of the serial rung (3)")
+    p.add_argument("--rounds", type=int, default=3, help="turns of every rung but the serial one, of which medians are told (3)")
     p.add_argument("--rungs", help="measure only some of: %s; separated by ; (all)" % "; ".join(NAMES))
     options(p)
     a = p.parse_args(argv)
@@ -126,15 +128,19 @@ def main(ctx, argv):
     data.make()
     with Server(data, a.latency_ms) as server:
         cost = build(ctx, a, data, server, a.latency_ms)
-        rows = []
-        for name in NAMES:
-            steps = a.serial_steps if name == "serial" else a.steps
-            spec = spec_of(ctx, a, name, a.batch, a.latency_ms, steps, step_s=rows[0]["step_s"] if rows else None)
-            row = None if name in chosen else known(results, spec)
-            # The serial rung says how long a step is, so there is none without it.
-            if name in chosen or (row is None and name == "serial"):
-                row = measured(ctx, a, results, data, server, spec)
-            rows += [row] if row else []
+        found = {name: [] for name in NAMES}
+        # Rungs take turns, so that a slow minute of the machine hits all.
+        for turn in range(a.rounds):
+            for name in NAMES if turn == 0 else NAMES[1:]:
+                steps = a.serial_steps if name == "serial" else a.steps
+                step_s = found["serial"][0]["step_s"] if found["serial"] else None
+                spec = spec_of(ctx, a, name, a.batch, a.latency_ms, steps, step_s=step_s, turn=turn)
+                row = None if name in chosen else known(results, spec)
+                # The serial rung says how long a step is, so there is none without it.
+                if name in chosen or (row is None and name == "serial"):
+                    row = measured(ctx, a, results, data, server, spec)
+                found[name] += [row] if row else []
+        rows = [middle(turns) for turns in found.values() if turns]
     text = "\n".join([where, "", *table(a, rows), "", *payback(a, rows, cost), "", *floors(rows)]) + "\n"
     results.write("table.md", text)
     results.write("timeline.svg", plot.timeline(rows))
@@ -143,14 +149,29 @@ def main(ctx, argv):
     print("plots: `%s`" % results.folder, file=sys.stderr)
 
 
+def middle(turns):
+    """The row with the middle waiting of those of one rung, with the median of the first batches and the range of both."""
+    waits, firsts = ([row[name] for row in turns] for name in ("wait_ratio", "first_s"))
+    row = sorted(turns, key=lambda row: row["wait_ratio"])[len(turns) // 2]
+    return {**row, "first_s": measure.middle(firsts), "wait_range": [min(waits), max(waits)], "first_range": [min(firsts), max(firsts)]}
+
+
+def ranged(value, ends, form, times=1):
+    """A figure, and between which it was if there are several."""
+    text = form % (times * value)
+    return text if ends[0] == ends[1] else "%s (%s to %s)" % (text, form % (times * ends[0]), form % (times * ends[1]))
+
+
 def table(a, rows):
     """Markdown: one line a rung."""
-    out = ["A step of %.2f s for %d samples in micro-batches of %d, %g ms a request." % (rows[0]["step_s"], a.batch, a.micro, a.latency_ms),
+    out = ["A step of %.2f s for %d samples in micro-batches of %d, %g ms a request; medians of %d turns (least to most), the serial rung once." % (
+        rows[0]["step_s"], a.batch, a.micro, a.latency_ms, a.rounds),
            "", "| rung | waiting | samples/s | first batch | longest wait | peak memory | CPU a sample | bytes checked |",
            "|---|---|---|---|---|---|---|---|"]
     for r in rows:
-        out.append("| %s | %.2f %% | %.1f | %.3f s | %.3f s | %.2f GiB | %.1f ms | %d samples |" % (
-            r["rung"], 100 * r["wait_ratio"], r["samples_s"], r["first_s"], r["longest_wait_s"], r["peak_bytes"] / 2**30,
+        out.append("| %s | %s %% | %.1f | %s s | %.3f s | %.2f GiB | %.1f ms | %d samples |" % (
+            r["rung"], ranged(r["wait_ratio"], r["wait_range"], "%.2f", 100), r["samples_s"],
+            ranged(r["first_s"], r["first_range"], "%.3f"), r["longest_wait_s"], r["peak_bytes"] / 2**30,
             1000 * r["cpu_s_sample"], r["checked"]))
     return out
 
