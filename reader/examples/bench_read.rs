@@ -6,7 +6,7 @@
 //!                               [--prefetch-batches N] [--prefetch-bytes N]
 //!
 //! The first form makes a cache of made-up samples in FOLDER (once), then reads it in each way, in turn, and prints one
-//! JSON line a measurement and a table of medians. The others make one cache, and measure one way of reading as a JSON
+//! JSON line a measurement and a table of medians. A share of a limit is of that limit's measurement just before. The others make one cache, and measure one way of reading as a JSON
 //! object. Every batch is held against what its bytes must be.
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
@@ -19,6 +19,8 @@ mod point;
 #[path = "../../tests/src/synthetic.rs"]
 #[allow(unreachable_pub, dead_code, reason = "the tests crate owns it")]
 mod synthetic;
+#[path = "bench_read/trainer.rs"]
+mod trainer;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,13 +64,14 @@ impl Given {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let first = arguments.next().expect(USAGE);
+    assert!(!first.starts_with('-'), "{USAGE}");
     if first != "make" && first != "point" {
         let given = Given::new(arguments);
         let gigabytes: f64 = given.get("--gigabytes").unwrap_or(4.0);
         return table(
             Path::new(&first),
             (gigabytes * 1e9) as u64,
-            given.get("--rounds").unwrap_or(3),
+            given.get("--rounds").unwrap_or(7),
         );
     }
     let cache = PathBuf::from(arguments.next().expect(USAGE));
@@ -130,25 +133,37 @@ fn table(folder: &Path, bytes: u64, rounds: usize) {
     drop_pages(&ranges);
     read(&cache, Verify::Always, Backend::Pread, 2);
 
-    let mut table: BTreeMap<&str, Vec<Measured>> = BTreeMap::new();
+    let mut table = Table::default();
     for _ in 0..rounds {
-        let mut add = |name, measured: Measured| {
-            println!(
-                "{{\"what\":\"{name}\",\"bytes\":{},\"wall\":{:.4},\"cpu\":{:.4}}}",
-                measured.bytes, measured.wall, measured.cpu
-            );
-            table.entry(name).or_default().push(measured);
-        };
-        each_way(&cache, &ranges, &mut add);
+        each_way(&cache, &ranges, &mut |name, measured| {
+            table.add(name, &measured)
+        });
     }
-    report(&table);
+    table.report();
+    beside_a_trainer(&cache, rounds);
+}
+
+/// The wait beside a trainer with small, larger and large batches.
+fn beside_a_trainer(cache: &Path, rounds: usize) {
+    println!("\n| samples of a batch | step, ms | waiting, % | least to most |\n|---|---|---|---|");
+    for batch in [4, 16, 64] {
+        let seen: Vec<_> = (0..rounds).map(|_| trainer::beside(cache, batch)).collect();
+        let shares = || seen.iter().map(|one| 100.0 * one.waiting);
+        println!(
+            "| {batch} | {:.1} | {:.2} | {:.2} to {:.2} |",
+            1000.0 * median(seen.iter().map(|one| one.step.as_secs_f64())),
+            median(shares()),
+            shares().fold(f64::INFINITY, f64::min),
+            shares().fold(0.0, f64::max)
+        );
+    }
 }
 
 /// One round of the table.
 fn each_way(cache: &Path, ranges: &[Range], add: &mut impl FnMut(&'static str, Measured)) {
     let batch = BATCH as usize;
-    add("memcpy", memcpy(ranges, batch, 1));
     add("memcpy, 2 threads", memcpy(ranges, batch, 2));
+    add("memcpy", memcpy(ranges, batch, 1));
     add("pread alone", pread(ranges, batch));
     for (name, verify, threads) in [
         ("reader, off", Verify::Off, 1),
@@ -156,8 +171,11 @@ fn each_way(cache: &Path, ranges: &[Range], add: &mut impl FnMut(&'static str, M
         ("reader, off, 2 threads", Verify::Off, 2),
         ("reader, checksum, 2 threads", Verify::Always, 2),
     ] {
+        // How fast memory is changes within seconds where others share it.
+        add("memcpy", memcpy(ranges, batch, 1));
         add(name, read(cache, verify, Backend::Pread, threads));
     }
+    add("memcpy", memcpy(ranges, batch, 1));
     add(
         "reader, mmap, off",
         read(cache, Verify::Off, Backend::Mmap, 1),
@@ -191,28 +209,62 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn report(table: &BTreeMap<&str, Vec<Measured>>) {
-    let rate = |name: &str, cpu: bool| {
-        let measured = table.get(name).into_iter().flatten();
-        median(measured.map(|one| one.bytes as f64 / 1e9 / if cpu { one.cpu } else { one.wall }))
-    };
-    let (memcpy, direct) = (rate("memcpy", true), rate("cold, raw direct reads", false));
-    println!("\n| what | GB/s | GB per CPU-second | of its limit |\n|---|---|---|---|");
-    for name in table.keys() {
-        let limit = if name.starts_with("cold") {
-            rate(name, false) / direct
-        } else {
-            rate(name, true) / memcpy
-        };
+/// GB a second of wall and of CPU time, and the share of the limit that was measured last before it.
+struct Row {
+    wall: f64,
+    cpu: f64,
+    of_limit: f64,
+}
+
+/// All measurements by what was measured.
+#[derive(Default)]
+struct Table {
+    rows: BTreeMap<&'static str, Vec<Row>>,
+    memcpy: f64,
+    direct: f64,
+}
+
+impl Table {
+    fn add(&mut self, name: &'static str, measured: &Measured) {
         println!(
-            "| {name} | {:.2} | {:.2} | {limit:.2} |",
-            rate(name, false),
-            rate(name, true)
+            "{{\"what\":\"{name}\",\"bytes\":{},\"wall\":{:.4},\"cpu\":{:.4}}}",
+            measured.bytes, measured.wall, measured.cpu
         );
+        let gigabytes = measured.bytes as f64 / 1e9;
+        let (wall, cpu) = (gigabytes / measured.wall, gigabytes / measured.cpu);
+        match name {
+            "memcpy" => self.memcpy = cpu,
+            "cold, raw direct reads" => self.direct = wall,
+            _ => {}
+        }
+        let of_limit = if name.starts_with("cold") {
+            wall / self.direct
+        } else {
+            cpu / self.memcpy
+        };
+        let row = Row {
+            wall,
+            cpu,
+            of_limit,
+        };
+        self.rows.entry(name).or_default().push(row);
     }
-    for name in ["memcpy", "reader, off", "reader, checksum"] {
-        let scaling = rate(&format!("{name}, 2 threads"), false) / rate(name, false);
-        println!("\n{name}: with two threads {scaling:.2} times the rate of one");
+
+    fn report(&self) {
+        let middle = |name: &str, of: fn(&Row) -> f64| {
+            median(self.rows.get(name).into_iter().flatten().map(of))
+        };
+        println!("\n| what | GB/s | GB per CPU-second | of its limit |\n|---|---|---|---|");
+        for name in self.rows.keys() {
+            let (wall, cpu) = (middle(name, |row| row.wall), middle(name, |row| row.cpu));
+            let of_limit = middle(name, |row| row.of_limit);
+            println!("| {name} | {wall:.2} | {cpu:.2} | {of_limit:.2} |");
+        }
+        for name in ["memcpy", "reader, off", "reader, checksum"] {
+            let two = middle(&format!("{name}, 2 threads"), |row| row.wall);
+            let scaling = two / middle(name, |row| row.wall);
+            println!("\n{name}: with two threads {scaling:.2} times the rate of one");
+        }
     }
 }
 
