@@ -27,7 +27,7 @@ use crate::verify::progress::Progress;
 use send::Sender;
 use there::There;
 
-/// zstd's level if nobody says: the fastest both ways; slower ones win little on pictures (README.md, "Measured").
+/// zstd's level if nobody says: the fastest both ways; slower ones win little on pictures (docs/measured.md).
 pub const LEVEL: i32 = 1;
 
 /// What to push, and where.

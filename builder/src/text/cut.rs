@@ -3,7 +3,7 @@
 //! Owns the one pattern, [`PATTERN`], and how bytes are spelt for byte-pair models. Kinds of characters come from the tokenizer's
 //! own engine of regular expressions, so both know the same letters. Invariant: the words are those that the engine finds.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use onig::Regex;
 
@@ -50,44 +50,62 @@ static ASCII: [Kind; 128] = {
     kinds
 };
 
-/// The kinds of all characters, asked of the engine once, as the first text beyond ASCII comes. `None` if it fails.
-static ALL: LazyLock<Option<Box<[Kind]>>> = LazyLock::new(|| {
-    let all: String = ('\0'..=char::MAX).collect();
-    let mut kinds = vec![Kind::Mark; char::MAX as usize + 1].into_boxed_slice();
-    for (pattern, kind) in [
+/// Characters whose kinds are asked of the engine together.
+const PAGE: usize = 256;
+
+/// The kinds of a page of characters.
+type Page = Box<[Kind]>;
+
+/// All pages, each filled as its first character comes.
+static PAGES: [OnceLock<Page>; 1 + char::MAX as usize / PAGE] =
+    [const { OnceLock::new() }; 1 + char::MAX as usize / PAGE];
+
+/// The engine's notion of each kind. `None` if it fails.
+static ENGINE: LazyLock<Option<Vec<(Regex, Kind)>>> = LazyLock::new(|| {
+    let patterns = [
         (r"\p{L}+", Kind::Letter),
         (r"\p{N}+", Kind::Number),
         (r"\s+", Kind::Space),
-        (r"[\r\n]+", Kind::Newline),
-    ] {
-        for (start, end) in Regex::new(pattern).ok()?.find_iter(&all) {
+    ];
+    let compiled = patterns.map(|(pattern, kind)| Some((Regex::new(pattern).ok()?, kind)));
+    compiled.into_iter().collect()
+});
+
+/// Asks the engine. There is no newline to the pattern beyond ASCII.
+fn page(engine: &[(Regex, Kind)], number: usize) -> Page {
+    let first = number * PAGE;
+    let all: String = (first..first + PAGE)
+        .filter_map(|code| char::from_u32(code as u32))
+        .collect();
+    let mut kinds = vec![Kind::Mark; PAGE].into_boxed_slice();
+    for (pattern, kind) in engine {
+        for (start, end) in pattern.find_iter(&all) {
             for character in all[start..end].chars() {
-                kinds[character as usize] = kind;
+                kinds[character as usize - first] = *kind;
             }
         }
     }
-    Some(kinds)
-});
+    kinds
+}
 
 /// Cuts one text.
 #[derive(Debug)]
 pub(super) struct Cut<'t> {
     rest: &'t str,
-    /// Empty where the text is ASCII.
-    kinds: &'static [Kind],
+    engine: &'static [(Regex, Kind)],
 }
 
 impl<'t> Cut<'t> {
     /// `None` if the text cannot be cut here.
     pub(super) fn of(text: &'t str) -> Option<Self> {
-        let kinds = if text.is_ascii() {
+        let engine = if text.is_ascii() {
             &[]
         } else if text.contains(LONG_S) {
             return None;
         } else {
-            ALL.as_deref()?
+            ENGINE.as_deref()?
         };
-        Some(Self { rest: text, kinds })
+        Some(Self { rest: text, engine })
     }
 
     /// The kind of the character at `at`, and where the next one begins.
@@ -97,8 +115,9 @@ impl<'t> Cut<'t> {
             return Some((*kind, at + 1));
         }
         let character = self.rest.get(at..)?.chars().next()?;
-        let kind = *self.kinds.get(character as usize)?;
-        Some((kind, at + character.len_utf8()))
+        let (number, place) = (character as usize / PAGE, character as usize % PAGE);
+        let kinds = PAGES[number].get_or_init(|| page(self.engine, number));
+        Some((kinds[place], at + character.len_utf8()))
     }
 
     /// Where the characters from `from` on that belong together end.
