@@ -54,14 +54,23 @@ pub(super) fn uniform(key: u64) -> f64 {
     ((bits >> 11) + 1) as f64 / (1u64 << 53) as f64
 }
 
-/// Something that happens to a sample at a station.
+/// Something that happens at a station.
 #[derive(Debug, PartialEq)]
 struct Event {
     at: f64,
     order: u64,
-    job: u32,
     station: usize,
-    served: bool,
+    what: What,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// A sample comes.
+    Comes(u32),
+    /// A sample was served.
+    Served(u32),
+    /// So many servers have done what else they had to do.
+    Back(u32),
 }
 
 impl Eq for Event {}
@@ -86,6 +95,8 @@ impl Ord for Event {
 struct Queue {
     waiting: VecDeque<u32>,
     busy: u32,
+    /// Servers that do something else; those at work finish first.
+    away: u32,
     busy_seconds: f64,
 }
 
@@ -111,7 +122,13 @@ impl<'a> Line<'a> {
 
     /// Lets the sample `job` come to the first station at the moment `at`, which is not before that of the last event.
     pub(super) fn enter(&mut self, at: f64, job: u32) {
-        self.plan(at, job, 0, false);
+        self.plan(at, 0, What::Comes(job));
+    }
+
+    /// Sends `servers` of a station away from the moment `at` for some seconds.
+    pub(super) fn send_away(&mut self, at: f64, station: usize, servers: u32, seconds: f64) {
+        self.queues[station].away += servers;
+        self.plan(at + seconds, station, What::Back(servers));
     }
 
     /// The moment of the next event.
@@ -121,15 +138,22 @@ impl<'a> Line<'a> {
 
     /// Lets the next event happen; the sample that left the line with it.
     pub(super) fn step(&mut self) -> Option<u32> {
-        let event = self.events.pop()?;
-        if !event.served {
-            return self.arrive(event.at, event.job, event.station);
+        let Event {
+            at, station, what, ..
+        } = self.events.pop()?;
+        match what {
+            What::Comes(job) => self.arrive(at, job, station),
+            What::Served(job) => {
+                self.queues[station].busy -= 1;
+                self.go_on(at, station);
+                self.arrive(at, job, station + 1)
+            }
+            What::Back(servers) => {
+                self.queues[station].away -= servers;
+                self.go_on(at, station);
+                None
+            }
         }
-        self.queues[event.station].busy -= 1;
-        if let Some(next) = self.queues[event.station].waiting.pop_front() {
-            self.serve(event.at, next, event.station);
-        }
-        self.arrive(event.at, event.job, event.station + 1)
     }
 
     /// The station that was busy for the largest share of the moment `now`, and that share.
@@ -143,32 +167,35 @@ impl<'a> Line<'a> {
     }
 
     fn arrive(&mut self, at: f64, job: u32, station: usize) -> Option<u32> {
-        let Some(of) = self.stations.get(station) else {
+        if station == self.stations.len() {
             return Some(job);
-        };
-        if self.queues[station].busy < of.servers {
-            self.serve(at, job, station);
-        } else {
-            self.queues[station].waiting.push_back(job);
         }
+        self.queues[station].waiting.push_back(job);
+        self.go_on(at, station);
         None
     }
 
-    fn serve(&mut self, at: f64, job: u32, station: usize) {
-        let key = self.seed ^ (u64::from(job) << 8) ^ ((station as u64) << 56);
-        let seconds = self.stations[station].draw(key);
-        self.queues[station].busy += 1;
-        self.queues[station].busy_seconds += seconds;
-        self.plan(at + seconds, job, station, true);
+    /// Serves who waits, as long as somebody is free to.
+    fn go_on(&mut self, at: f64, station: usize) {
+        let servers = self.stations[station].servers;
+        while self.queues[station].busy + self.queues[station].away < servers {
+            let Some(job) = self.queues[station].waiting.pop_front() else {
+                return;
+            };
+            let key = self.seed ^ (u64::from(job) << 8) ^ ((station as u64) << 56);
+            let seconds = self.stations[station].draw(key);
+            self.queues[station].busy += 1;
+            self.queues[station].busy_seconds += seconds;
+            self.plan(at + seconds, station, What::Served(job));
+        }
     }
 
-    fn plan(&mut self, at: f64, job: u32, station: usize, served: bool) {
+    fn plan(&mut self, at: f64, station: usize, what: What) {
         self.events.push(Event {
             at,
             order: self.order,
-            job,
             station,
-            served,
+            what,
         });
         self.order += 1;
     }

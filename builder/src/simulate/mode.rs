@@ -120,15 +120,18 @@ fn preparing(of: &Constants, nodes: u32, cores: f64) -> Station {
     Station::shared("cores", cores, seconds, of.variation)
 }
 
-/// Seconds in which a rank copies its batch `copies` times and waits for its upload.
-fn taking(of: &Constants, copies: f64) -> f64 {
+/// Seconds in which a rank copies its batch `copies` times, and waits for its upload.
+fn taking(of: &Constants, copies: f64) -> (f64, f64) {
     let bytes = f64::from(of.batch_per_rank) * of.made_bytes;
-    bytes * (copies / gb(of.copy_gb_s) + 1.0 / gb(of.link_gb_s))
+    (bytes * copies / gb(of.copy_gb_s), bytes / gb(of.link_gb_s))
 }
 
 fn online(of: &Constants, nodes: u32, gets: u32, ahead: u32) -> Feed {
     let mut stations = fetching(of, nodes, 1.0).to_vec();
     stations.push(preparing(of, nodes, f64::from(of.cores)));
+    // Each rank's copies are made by one of the cores that otherwise prepare.
+    let copying = Some((stations.len() - 1, of.ranks.min(of.cores)));
+    let (copy_seconds, upload_seconds) = taking(of, 1.0);
     let rounds = (f64::from(of.streams) / f64::from(gets)).ceil();
     Feed {
         supply: Supply {
@@ -136,7 +139,9 @@ fn online(of: &Constants, nodes: u32, gets: u32, ahead: u32) -> Feed {
             window: (of.ranks * gets) as usize,
             ahead: ahead as usize,
             batch_by_batch: true,
-            take_seconds: taking(of, 1.0),
+            copy_seconds,
+            copying,
+            upload_seconds,
             open_seconds: rounds * OPENING_GETS * of.get_seconds,
             not_before: Vec::new(),
         },
@@ -177,6 +182,7 @@ fn store(of: &Constants, nodes: u32, colocated: bool) -> Feed {
         "network card of ranks",
         taken / gb(of.nic_gb_s),
     ));
+    let (copy_seconds, upload_seconds) = taking(of, f64::from(u8::from(colocated)));
     let received = if holders < all {
         fetched.max(taken)
     } else {
@@ -188,7 +194,10 @@ fn store(of: &Constants, nodes: u32, colocated: bool) -> Feed {
             window: (workers / all * f64::from(of.gets)).ceil() as usize,
             ahead: of.ahead_batches as usize,
             batch_by_batch: false,
-            take_seconds: taking(of, f64::from(u8::from(colocated))),
+            copy_seconds,
+            // Workers are processes of their own, on the nodes that hold them.
+            copying: None,
+            upload_seconds,
             open_seconds: (f64::from(of.streams) / workers).ceil() * OPENING_GETS * of.get_seconds,
             not_before: Vec::new(),
         },
@@ -214,7 +223,9 @@ fn stoker(of: &Constants) -> Feed {
             window: usize::MAX,
             ahead: of.ahead_batches as usize,
             batch_by_batch: false,
-            take_seconds: 0.0,
+            copy_seconds: 0.0,
+            copying: None,
+            upload_seconds: 0.0,
             open_seconds: of.open_seconds,
             not_before: Vec::new(),
         },

@@ -22,7 +22,9 @@ fn supply(stations: Vec<Station>) -> Supply {
         window: usize::MAX,
         ahead: 0,
         batch_by_batch: true,
-        take_seconds: 0.0,
+        copy_seconds: 0.0,
+        copying: None,
+        upload_seconds: 0.0,
         open_seconds: 0.0,
         not_before: Vec::new(),
     }
@@ -92,7 +94,8 @@ fn one_server_with_exponential_seconds_queues_like_m_m_1() {
 fn serial_waiting_is_the_sum_of_all_stages() {
     let mut serial = supply(vec![wide(LATENCY), Station::single("cores", PREPARE)]);
     serial.window = 1;
-    serial.take_seconds = 0.1;
+    serial.copy_seconds = 0.06;
+    serial.upload_seconds = 0.04;
     let run = trained(&serial, 64, 0.5);
     close(run.wait_seconds, 64.0 * (LATENCY + PREPARE) + 0.1, 1e-9);
     close(run.first_seconds, run.wait_seconds, 1e-9);
@@ -152,6 +155,48 @@ fn one_batch_ahead_hides_as_much_as_a_step_lasts() {
     ahead.ahead = 1;
     let made = 64.0 * PREPARE;
     close(trained(&ahead, 64, 0.5).wait_seconds, made - 0.5, 1e-9);
+}
+
+#[test]
+fn a_core_that_copies_prepares_nothing_meanwhile() {
+    let two = Station::shared("cores", 2.0, PREPARE, 0.0);
+    let mut ahead = supply(vec![two]);
+    (ahead.ahead, ahead.batch_by_batch) = (3, false);
+    let (copy, step) = (0.3, 0.2);
+    ahead.copy_seconds = copy;
+    let made = 64.0 * PREPARE / 2.0;
+    // Nothing in the way: all that is left of making a batch after the copy and the step, and the copy itself.
+    close(trained(&ahead, 64, step).wait_seconds, made - step, 0.02);
+    // One of two cores copies, and what it would have prepared comes later.
+    ahead.copying = Some((0, 1));
+    let cycle = made + copy / 2.0;
+    close(trained(&ahead, 64, step).wait_seconds, cycle - step, 0.02);
+    // Nobody is left to prepare.
+    ahead.copying = Some((0, 2));
+    let cycle = made + copy;
+    close(trained(&ahead, 64, step).wait_seconds, cycle - step, 0.03);
+    // Uploads keep no core busy.
+    (ahead.copy_seconds, ahead.upload_seconds) = (0.0, copy);
+    close(trained(&ahead, 64, step).wait_seconds, made - step, 0.02);
+}
+
+#[test]
+fn ranks_that_copy_are_missed_by_those_that_prepare_ahead() {
+    let of = Constants {
+        copy_gb_s: 0.5,
+        cores: 16,
+        step_seconds: 0.5,
+        ..exact()
+    };
+    let report = simulated(of.clone(), &[1]);
+    let prefetch = (report.rows.iter())
+        .find(|row| row.mode == Mode::Prefetch)
+        .expect("every mode is there");
+    let batch = f64::from(of.ranks * of.batch_per_rank);
+    let copied = f64::from(of.batch_per_rank) * of.made_bytes / 1e9 / of.copy_gb_s;
+    let lost = copied * f64::from(of.ranks) / f64::from(of.cores);
+    let cycle = batch * of.prepare_seconds / f64::from(of.cores) + lost;
+    close(prefetch.wait_seconds + of.step_seconds, cycle, 0.03);
 }
 
 #[test]

@@ -16,8 +16,12 @@ pub(super) struct Supply {
     pub(super) ahead: usize,
     /// Whether the next batch is begun only when the one before is whole.
     pub(super) batch_by_batch: bool,
-    /// Seconds that the loop itself spends on each batch: copies and a blocking upload.
-    pub(super) take_seconds: f64,
+    /// Seconds that the loop itself spends on copies of each batch.
+    pub(super) copy_seconds: f64,
+    /// The station whose servers make these copies meanwhile, and how many of them.
+    pub(super) copying: Option<(usize, u32)>,
+    /// Seconds that it then waits for the upload.
+    pub(super) upload_seconds: f64,
     /// Seconds before the first sample can be asked for.
     pub(super) open_seconds: f64,
     /// For each sample in the order of need the moment from which it can be had; empty: from the start.
@@ -71,9 +75,13 @@ pub(super) fn train(supply: &Supply, schedule: Schedule, seed: u64) -> Run {
             on_way += 1;
         }
         if asking && taken < whole {
-            waits.push(now - asked + supply.take_seconds);
+            let take_seconds = supply.copy_seconds + supply.upload_seconds;
+            if let Some((station, servers)) = supply.copying {
+                line.send_away(now, station, servers, supply.copy_seconds);
+            }
+            waits.push(now - asked + take_seconds);
             // The next batch is asked for after taking this one and the step on it.
-            asked = now + supply.take_seconds + step_seconds;
+            asked = now + take_seconds + step_seconds;
             asking = false;
             taken += 1;
             continue;
