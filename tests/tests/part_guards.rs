@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use stoker_formats::PartRecord;
-use stoker_tests::cache::{assert_same, files};
+use stoker_tests::cache::{assert_same, files, flip};
 use stoker_tests::command::{Ended, Run};
 use stoker_tests::corpus::png;
 use stoker_tests::dice::Dice;
@@ -279,6 +279,47 @@ fn parts_that_saw_the_sources_elsewhere_are_told_so() {
         "{}",
         ended.stderr
     );
+}
+
+/// A record says what a folder shall hold: one that is damaged is said, until the part is built again.
+#[test]
+fn a_damaged_record_of_a_committed_part_is_damage() {
+    let scene = scene();
+    let parts = scene.parts(2);
+    commit_all(&scene, &parts);
+    let name = "parts/0001-of-0002.json";
+    let path = parts[1].join(name);
+    let good = files(&parts[1]);
+    let newer = {
+        let text = fs::read_to_string(&path).expect("a record");
+        let text = text.replacen("\"major\":1", "\"major\":2", 1);
+        let text = text.split_once(",\"seal\":").expect("a seal").0.to_owned();
+        let seal = stoker_formats::ContentHash::of(text.as_bytes());
+        format!("{text},\"seal\":\"{seal}\"}}\n")
+    };
+    flip(&path);
+    let report = verify(&parts[1]).expect_code(1).json();
+    let damages = report["damages"].as_array().expect("a list");
+    assert_eq!(damages.len(), 1, "{report}");
+    assert_eq!(damages[0]["file"], name);
+    let ended = Run::stoker(["verify"]).args([&parts[1]]).end();
+    let text = ended.expect_code(1).stdout;
+    for what in [
+        "will count as another node's",
+        "run the build command of that part again",
+    ] {
+        assert!(text.contains(what), "{text}");
+    }
+    let ended = scene.corpus.rebuild(&parts[1]).end().expect_code(1);
+    let why = "the build command of that part writes it again";
+    assert!(ended.stdout.contains(why), "{}", ended.stdout);
+    let _ = scene.part(1, 2).end().expect_code(0);
+    let _ = verify(&parts[1]).expect_code(0);
+    assert_same(&good, &files(&parts[1]), "built again");
+    // What a newer release says is not ours to judge.
+    fs::remove_file(&path).expect("our own file");
+    fs::write(&path, newer).expect("a record");
+    let _ = verify(&parts[1]).expect_code(0);
 }
 
 /// Shards that moved to another node, and the giver's records removed.

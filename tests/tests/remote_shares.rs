@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use stoker_formats::{ContentHash, PartFile, ShareRecord};
-use stoker_tests::cache::{assert_same, files};
+use stoker_tests::cache::{assert_same, files, flip};
 use stoker_tests::command::{Ended, Run};
 use stoker_tests::remote::{Scene, on_node, push, sync};
 use stoker_tests::synthetic;
@@ -200,12 +200,37 @@ fn a_share_without_a_record_works_as_it_did_and_gets_one() {
 fn another_placement_and_another_cache_have_records_of_their_own() {
     let node = Node::new();
     let _ = node.sync(1, 3).end().expect_code(0);
-    // What belongs elsewhere now counts as long as any of it is there.
+    // What belongs elsewhere now is said, and counts as long as all of it is there.
     let _ = node.sync(0, 2).end().expect_code(0);
     assert_eq!(record(&node.record()).partitions, [0, 2, 4]);
+    for command in ["verify", "inspect"] {
+        let report = node.run(command).args(["--json"]).end().expect_code(0);
+        let report = report.json();
+        assert_eq!(report["not_held"], json!([3, 5]), "{command}");
+        assert_eq!(report["extra"], json!([1]), "{command}");
+        let text = node.run(command).end().expect_code(0).stdout;
+        let what = "shards of partitions 1, which the last sync put on other nodes";
+        assert!(text.contains(what), "{text}");
+    }
+    let part = "/shards/p0001-";
+    let all = files(&node.folder).into_keys();
+    let shards: Vec<String> = all.filter(|name| name.contains(part)).collect();
+    let last = node.folder.join(shards.last().expect("a shard"));
+    let whole = fs::read(&last).unwrap();
+    flip(&last);
+    let report = node.verify(1);
+    assert_eq!(report["damages"].as_array().map(Vec::len), Some(1));
+    // What lacks some of it is no damage, and nothing that could be read.
+    fs::remove_file(&last).unwrap();
+    let report = node.verify(0);
+    assert_eq!(report["not_held"], json!([1, 3, 5]));
+    assert_eq!(report["extra"], json!([1]));
+    fs::write(&last, whole).unwrap();
     assert_eq!(node.verify(0)["not_held"], json!([3, 5]));
     node.lose(1);
-    assert_eq!(node.verify(0)["not_held"], json!([1, 3, 5]));
+    let report = node.verify(0);
+    assert_eq!(report["not_held"], json!([1, 3, 5]));
+    assert_eq!(report["extra"], Value::Null);
     let _ = node.sync(1, 2).args(["--prune"]).end().expect_code(0);
     assert_eq!(record(&node.record()).partitions, [1, 3, 5]);
     assert_eq!(node.verify(0)["not_held"], json!([0, 2, 4]));

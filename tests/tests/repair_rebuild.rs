@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use stoker_formats::ImageReceipt;
 use stoker_tests::cache::{assert_same, files, flip};
 use stoker_tests::clean::Clean;
+use stoker_tests::command::Ended;
 use stoker_tests::corpus::png;
 use stoker_tests::dice::Dice;
 use stoker_tests::parts::Scene;
@@ -225,6 +226,75 @@ fn what_cannot_be_made_again_stays_and_the_rest_is_mended() {
     }
     let _ = rebuild().expect_code(0);
     assert_same(&clean.files, &files(&output), "all of it");
+}
+
+/// What became of pictures is said by their receipts alone, and text is made of it.
+#[test]
+fn a_lost_receipt_of_images_and_text_of_its_partition_come_back_or_are_named() {
+    let clean = Clean::new(60);
+    let output = clean.corpus.output("cache");
+    let _ = clean.corpus.build(&output).end().expect_code(0);
+    let name = |folder: &str, part: &str| {
+        let is_it = |name: &&String| name.starts_with(folder) && name.contains(part);
+        clean.files.keys().find(is_it).expect("a file").clone()
+    };
+    let receipt = name("images-", "receipts/p0000-000001");
+    let later = name("images-", "receipts/p0000-000003");
+    let text = name("text-", "shards/p0000-000000");
+    let lose = |names: &[&str]| {
+        for name in names {
+            fs::remove_file(output.join(name)).expect("ours");
+        }
+    };
+    // Not of the next one: where a shard ends depends on the picture that follows.
+    let [own, later] = [&receipt, &later].map(|receipt| picture(&output.join(receipt)));
+    let rebuild = || clean.corpus.rebuild(&output).end();
+    lose(&[&receipt, &text]);
+    let ended = rebuild().expect_code(0);
+    assert!(ended.stdout.contains("sound again"), "{}", ended.stdout);
+    assert_same(&clean.files, &files(&output), "mended");
+    for more in [None, Some("manifest.json")] {
+        lose(&[&receipt, &text]);
+        lose(more.as_slice());
+        clean.finish(&output, "built on");
+    }
+    let change = |picture: &Path| {
+        let before = fs::read(picture).expect("a picture");
+        fs::write(picture, png(&mut Dice::new(5), 40, 40)).expect("a picture");
+        before
+    };
+    // A picture of the receipt's own has changed: it is named, and what is made of it.
+    let before = change(&own);
+    lose(&[&receipt, &text]);
+    let ended = rebuild().expect_code(1);
+    for what in [
+        format!("DAMAGED      {receipt}"),
+        "it would come out otherwise".to_owned(),
+        format!("DAMAGED      {text}"),
+        "it is made of others that could not be made again".to_owned(),
+    ] {
+        assert!(ended.stdout.contains(&what), "{what}: {}", ended.stdout);
+    }
+    let refused = |ended: Ended| {
+        let ended = ended.expect_code(2);
+        let is_named = ended.stderr.contains("/images-");
+        let what = "cannot be made again";
+        assert!(is_named && ended.stderr.contains(what), "{}", ended.stderr);
+    };
+    refused(clean.corpus.build(&output).end());
+    fs::write(&own, before).expect("a picture");
+    let _ = rebuild().expect_code(0);
+    assert_same(&clean.files, &files(&output), "with the picture again");
+    // One of a receipt that follows, which is there: what it says is enough.
+    let before = change(&later);
+    lose(&[&receipt, &text]);
+    let ended = rebuild().expect_code(0);
+    assert!(ended.stdout.contains("sound again"), "{}", ended.stdout);
+    assert_same(&clean.files, &files(&output), "without that picture");
+    lose(&[&receipt, &text]);
+    refused(clean.corpus.build(&output).end());
+    clean.finish(&output, "built on at the second time");
+    fs::write(&later, before).expect("a picture");
 }
 
 /// A repair that could not end leaves a cache that is committed, and nothing that is in anybody's way.

@@ -13,6 +13,7 @@ use stoker_reader::CacheFiles;
 use crate::error::Result;
 use crate::held::{self, numbers};
 use crate::pack::store;
+use crate::verify::extra_text;
 
 /// Inputs that the text lists.
 const SHOWN_INPUTS_MAX: usize = 10;
@@ -73,6 +74,9 @@ pub struct Summary {
     /// Partitions whose shards are on other nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_held: Vec<u32>,
+    /// Partitions of which shards are here although the last sync put them on other nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub extra: Vec<u32>,
     /// Pack tables, but for damaged ones.
     pub pack_tables: Vec<PackSummary>,
     /// The resolved build configuration.
@@ -140,6 +144,7 @@ pub fn summarise(files: &CacheFiles) -> Result<Summary> {
     }
     let [image_shards, sample_shards, other_files] = counts;
     let version = manifest.format_version;
+    let held = held::look(files)?;
     Ok(Summary {
         cache: files.root().display().to_string(),
         fingerprint: manifest.fingerprint.to_string(),
@@ -153,7 +158,8 @@ pub fn summarise(files: &CacheFiles) -> Result<Summary> {
         image_shards,
         sample_shards,
         other_files,
-        not_held: held::elsewhere(files)?,
+        not_held: held.elsewhere,
+        extra: held.extra,
         pack_tables: pack_tables(files)?,
         recipe: manifest.recipe.clone(),
     })
@@ -221,6 +227,9 @@ impl Summary {
                 "not here",
                 format!("the shards of partitions {numbers}: on other nodes"),
             );
+        }
+        if !self.extra.is_empty() {
+            line("more here", extra_text(&self.extra));
         }
         for table in &self.pack_tables {
             line("pack table", table.to_text());

@@ -14,7 +14,7 @@ use crate::held;
 use crate::pack::store;
 use crate::remote::crew;
 use crate::verify::progress::Progress;
-use crate::verify::{Fault, check_file, is_here};
+use crate::verify::{Fault, check_file, is_here, part_record};
 
 /// A file that is not what it should be.
 #[derive(Debug, Clone)]
@@ -33,12 +33,18 @@ pub(super) enum File {
     PackTable(FileEntry),
     /// The entry of a pack table.
     PackEntry(PackName),
-    /// What a sync has said of this share; its path.
-    Share(String),
+    /// What a sync, or the build of a part, has said of this share; its path.
+    Record(String),
 }
 
-/// What mends the record of a share: nobody else knows.
-pub(super) const SYNC_AGAIN: &str = "`stoker sync` writes it again";
+/// What mends the record of a share or of a part: nobody else knows.
+pub(super) fn writer(record: &str) -> String {
+    let writer = match part_record(record) {
+        Some(_) => "the build command of that part",
+        None => "`stoker sync`",
+    };
+    format!("{writer} writes it again")
+}
 
 impl File {
     /// Its path in the cache.
@@ -48,7 +54,7 @@ impl File {
             Self::Cache(file) => file.relative(),
             Self::PackTable(entry) => pack(PackFile::table(entry.hash)),
             Self::PackEntry(name) => pack(PackFile::Entry(name.clone())),
-            Self::Share(path) => path.clone(),
+            Self::Record(path) => path.clone(),
         }
     }
 
@@ -56,7 +62,7 @@ impl File {
         match self {
             Self::Cache(file) => file.entry.bytes,
             Self::PackTable(entry) => entry.bytes,
-            Self::PackEntry(_) | Self::Share(_) => 0,
+            Self::PackEntry(_) | Self::Record(_) => 0,
         }
     }
 }
@@ -72,15 +78,17 @@ pub(super) struct Look {
 
 /// Looks at all files of the cache, on so many threads.
 pub(super) fn find(files: &CacheFiles, threads: usize, show: bool, stop: &Stop) -> Result<Look> {
-    let held::Held { elsewhere, damage } = held::look(files)?;
+    let held::Held {
+        elsewhere, damages, ..
+    } = held::look(files)?;
     let here = files.expected().filter(|file| is_here(file, &elsewhere));
     let mut all: Vec<File> = here.map(File::Cache).collect();
-    let mut damaged: Vec<Damaged> = damage
+    let mut damaged: Vec<Damaged> = damages
         .into_iter()
-        .map(|what| Damaged {
-            file: File::Share(held::record(files)),
+        .map(|record| Damaged {
+            file: File::Record(record.file),
             fault: Fault::Changed,
-            what,
+            what: record.what,
         })
         .collect();
     for found in store::entries(files.root())? {
@@ -105,7 +113,7 @@ pub(super) fn find(files: &CacheFiles, threads: usize, show: bool, stop: &Stop) 
         let entry = match file {
             File::Cache(file) => file.entry,
             File::PackTable(entry) => *entry,
-            File::PackEntry(_) | File::Share(_) => return Ok(()),
+            File::PackEntry(_) | File::Record(_) => return Ok(()),
         };
         let path = files.root().join(file.relative());
         if let Some((fault, what)) = check_file(&path, entry, &progress) {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PackEntry, PackFile, PackName};
 use stoker_reader::CacheFiles;
 
-use super::damage::{Damaged, File, SYNC_AGAIN};
+use super::damage::{Damaged, File, writer};
 use super::{RepairRequest, Repaired};
 use crate::error::{Error, Result};
 use crate::publish::Publisher;
@@ -78,10 +78,13 @@ pub(super) fn fetch(
             File::PackTable(entry) => mender.file(&RemoteFile::pack_table(*entry)),
             File::PackEntry(name) => mender.entry(name, &entries),
             // A remote knows of no share.
-            File::Share(_) => Ok(()),
+            File::Record(_) => Ok(()),
         };
         let remains = match outcome {
-            Ok(()) => matches!(found.file, File::Share(_)).then(|| SYNC_AGAIN.to_owned()),
+            Ok(()) => match &found.file {
+                File::Record(path) => Some(writer(path)),
+                _ => None,
+            },
             Err(error @ Error::Remote { .. }) => Some(error.to_string()),
             // No file can take the name of a folder.
             Err(error @ Error::Io { .. }) if found.fault == Fault::NotAFile => {

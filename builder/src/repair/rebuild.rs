@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use stoker_formats::{FileName, Folder, PARTS_FOLDER, PartFile, PartName};
 use stoker_reader::{CacheFile, CacheFiles};
 
-use super::damage::{Damaged, File, SYNC_AGAIN};
+use super::damage::{Damaged, File, writer};
 use super::{RepairRequest, Repaired};
 use crate::build::lock::Lock;
 use crate::build::named::plan_ids;
@@ -30,23 +30,23 @@ pub(super) fn rebuild(
     options: &BuildOptions,
     request: &RepairRequest,
 ) -> Result<Vec<Repaired>> {
-    let damaged: HashSet<_> = found
+    let damaged: Vec<&CacheFile> = found
         .iter()
         .filter_map(|found| match &found.file {
-            File::Cache(file) => Some((file.folder, file.name)),
-            File::PackTable(_) | File::PackEntry(_) | File::Share(_) => None,
+            File::Cache(file) => Some(file),
+            File::PackTable(_) | File::PackEntry(_) | File::Record(_) => None,
         })
         .collect();
+    let reading = Reading::new("check", false, 0, request.stop.clone());
     let built = if damaged.is_empty() {
         Ok(Left::default())
     } else {
         refuse_unfinished(files)?;
-        build_again(&damaged, files, options, request)
+        build_all(damaged, files, options, request, &reading)
     };
     // Whether it ended well or not: what only the runs needed, these or killed ones.
     clean(files)?;
     let left = built?;
-    let reading = Reading::new("check", false, 0, request.stop.clone());
     let outcome = |found: &Damaged| Repaired {
         file: found.file.relative(),
         fault: found.fault,
@@ -63,6 +63,32 @@ struct Left {
     files: BTreeSet<PathBuf>,
     /// The records of parts that cannot be read, so that nobody knows what was built here, relative to the cache.
     records: Vec<String>,
+}
+
+/// Builds what is `damaged`, and again as long as that mends some of it and not all: a receipt that is back makes those count that
+/// follow it, and text is made of all of them.
+fn build_all(
+    mut damaged: Vec<&CacheFile>,
+    files: &CacheFiles,
+    options: &BuildOptions,
+    request: &RepairRequest,
+    reading: &Reading,
+) -> Result<Left> {
+    loop {
+        let before = damaged.len();
+        let names = damaged
+            .iter()
+            .map(|file| (file.folder, file.name))
+            .collect();
+        let left = build_again(&names, files, options, request)?;
+        damaged.retain(|file| {
+            let path = files.path(file.folder, file.name);
+            check_file(&path, file.entry, reading).is_some()
+        });
+        if damaged.is_empty() || damaged.len() == before {
+            return Ok(left);
+        }
+    }
 }
 
 /// Builds what is `damaged`, one run for each number of workers that built here.
@@ -124,13 +150,14 @@ fn clean(files: &CacheFiles) -> Result<()> {
 }
 
 impl Left {
-    /// Whether a file would come out otherwise; of a shard also its receipt, which says what it is made of.
+    /// Whether a file would come out otherwise; of shard and receipt both, as one says what the other is made of.
     fn has(&self, file: &CacheFile, files: &CacheFiles) -> bool {
-        let receipt = match file.name {
+        let other = match file.name {
             FileName::Shard { partition, ordinal } => FileName::Receipt { partition, ordinal },
+            FileName::Receipt { partition, ordinal } => FileName::Shard { partition, ordinal },
             name => name,
         };
-        [file.name, receipt]
+        [file.name, other]
             .iter()
             .any(|name| self.files.contains(&files.path(file.folder, *name)))
     }
@@ -142,7 +169,7 @@ impl Left {
             File::PackTable(_) | File::PackEntry(_) => {
                 return Some("make it again with `stoker pack`".to_owned());
             }
-            File::Share(_) => return Some(SYNC_AGAIN.to_owned()),
+            File::Record(path) => return Some(writer(path)),
         };
         let path = files.path(file.folder, file.name);
         let (fault, what) = check_file(&path, file.entry, reading)?;

@@ -27,6 +27,7 @@ use crate::pack::store;
 pub(crate) use files::check_file;
 use progress::Progress;
 pub use report::{Damage, Fault, Note, NoteKind, Report};
+pub(crate) use report::{extra_text, part_record};
 
 /// Sample ids that a damage names; the count says how many there are.
 const NAMED_SAMPLES_MAX: usize = 5;
@@ -73,7 +74,11 @@ pub fn verify_until(root: &Path, deep: bool, show: bool, stop: &Stop) -> Result<
         Err(error) => return unreadable_manifest(root, deep, error),
     };
     let packs = store::entries(root)?;
-    let held::Held { elsewhere, damage } = held::look(&files)?;
+    let held::Held {
+        elsewhere,
+        extra,
+        damages,
+    } = held::look(&files)?;
     let (here, other): (Vec<CacheFile>, Vec<CacheFile>) =
         files.expected().partition(|file| is_here(file, &elsewhere));
     let work = work_bytes(&here, deep).saturating_add(packs::work_bytes(&files, &packs));
@@ -108,14 +113,15 @@ pub fn verify_until(root: &Path, deep: bool, show: bool, stop: &Stop) -> Result<
     let mut report = report::make(&files, deep, findings, notes);
     report.count(&here);
     report.not_held = elsewhere;
+    report.extra = extra;
     report.pack_tables = packs::names(&files, &packs);
     report.sound &= pack_damages.is_empty();
     report.damages.extend(pack_damages);
-    if let Some(what) = damage {
+    for record in damages.into_iter().rev() {
         report.add(Damage {
-            file: held::record(&files),
+            file: record.file,
             fault: Fault::Changed,
-            what,
+            what: record.what,
             lost_samples: 0,
             first_lost: Vec::new(),
         });

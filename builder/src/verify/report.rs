@@ -9,7 +9,7 @@ use std::path::Path;
 
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
-use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PARTS_FOLDER};
+use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PARTS_FOLDER, PartFile, PartName};
 use stoker_reader::{CacheFile, CacheFiles};
 
 use super::table_rows::sample_ids;
@@ -91,6 +91,9 @@ pub struct Report {
     /// Partitions whose shards are on other nodes, and were not checked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_held: Vec<u32>,
+    /// Partitions of which shards are here although the last sync put them on other nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub extra: Vec<u32>,
     /// Files that the manifest names, but for shards of partitions that are not held.
     pub files: u64,
     /// Their bytes.
@@ -147,6 +150,7 @@ pub(super) fn make(
         deep,
         fingerprint: Some(files.manifest().fingerprint.to_string()),
         not_held: Vec::new(),
+        extra: Vec::new(),
         files: 0,
         bytes: 0,
         samples: splits.iter().map(|split| split.samples).sum(),
@@ -190,6 +194,7 @@ impl Report {
             deep,
             fingerprint: None,
             not_held: Vec::new(),
+            extra: Vec::new(),
             files: 0,
             bytes: 0,
             samples: 0,
@@ -253,6 +258,9 @@ impl Report {
                 numbers(&self.not_held)
             );
         }
+        if !self.extra.is_empty() {
+            let _ = writeln!(text, "more here    {}", extra_text(&self.extra));
+        }
         if !self.pack_tables.is_empty() {
             let _ = writeln!(text, "pack tables  {}", self.pack_tables.join(", "));
         }
@@ -303,20 +311,36 @@ impl Report {
 
     /// What makes the damaged files.
     fn makers(&self) -> String {
-        let folder_of = |damage: &Damage| {
-            let folder = Path::new(&damage.file).iter().next();
-            [PACKS_FOLDER, PARTS_FOLDER]
-                .into_iter()
-                .find(|name| folder.is_some_and(|folder| folder == *name))
+        // In the order in which they need each other.
+        let maker = |damage: &Damage| match Path::new(&damage.file).parent() {
+            Some(folder) if folder == Path::new(PACKS_FOLDER) => (2, "`stoker pack`"),
+            Some(folder) if folder == Path::new(PARTS_FOLDER) => match part_record(&damage.file) {
+                Some(_) => (1, "the build command of that part"),
+                None => (3, "`stoker sync`"),
+            },
+            _ => (0, "the build command"),
         };
-        let damaged: BTreeSet<_> = self.damages.iter().map(folder_of).collect();
-        let makers = damaged.into_iter().map(|folder| match folder {
-            None => "the build command",
-            Some(PACKS_FOLDER) => "`stoker pack`",
-            Some(_) => "`stoker sync`",
-        });
-        makers.collect::<Vec<_>>().join(", then ")
+        let makers: BTreeSet<_> = self.damages.iter().map(maker).collect();
+        let makers: Vec<_> = makers.into_iter().map(|(_, maker)| maker).collect();
+        makers.join(", then ")
     }
+}
+
+/// The part whose record lies at this path, if it is that of a part.
+pub(crate) fn part_record(file: &str) -> Option<PartName> {
+    let name = Path::new(file).file_name()?.to_str()?;
+    match PartFile::parse(name) {
+        Ok(PartFile::Record(name)) => Some(name),
+        _ => None,
+    }
+}
+
+/// That partitions are here which nobody wants here, for a person.
+pub(crate) fn extra_text(extra: &[u32]) -> String {
+    format!(
+        "shards of partitions {}, which the last sync put on other nodes; `stoker sync --prune` removes them",
+        numbers(extra)
+    )
 }
 
 fn counted(count: u64, what: &str) -> String {
@@ -325,6 +349,9 @@ fn counted(count: u64, what: &str) -> String {
 }
 
 fn cost_text(damage: &Damage) -> String {
+    if damage.file.starts_with(PARTS_FOLDER) {
+        return "costs no sample; but it says what shall be here, and what is lost of that whole will count as another node's".into();
+    }
     if damage.lost_samples == 0 {
         return "costs no sample".into();
     }
