@@ -19,6 +19,7 @@ const SAMPLES: [u64; 3] = [7, 6, 4];
 
 /// Kills `run`, which writes to a copy of `before` at `output`, at points of what changes there; looks at what is left with `check`,
 /// and runs it again. Gives the kills.
+#[expect(clippy::print_stdout, reason = "the count is what promise K5 names")]
 fn kill_at_each(
     scene: &Scene,
     before: Option<&Path>,
@@ -51,6 +52,7 @@ fn kill_at_each(
         assert_eq!(ended.code, Some(0), "{what}: {}", ended.stderr);
         assert_same(&clean, &files(output), &what);
     }
+    println!("{kills} kills");
     kills
 }
 
@@ -181,6 +183,7 @@ fn a_killed_push_leaves_no_manifest_or_a_whole_remote() {
 
 /// Kills at some requests rather than at calls: what changes lies on the other side.
 #[test]
+#[expect(clippy::print_stdout, reason = "the count is what promise K5 names")]
 fn a_killed_push_to_s3_leaves_no_manifest_or_a_whole_remote() {
     let scene = Scene::new(&SAMPLES);
     let to = |prefix: &str, server: &Server| {
@@ -215,6 +218,7 @@ fn a_killed_push_to_s3_leaves_no_manifest_or_a_whole_remote() {
         assert_eq!(ended.code, Some(0), "{what}: {}", ended.stderr);
         assert_same(&clean, &files(&objects), &what);
     }
+    println!("{kills} kills");
     assert!(kills >= 3, "{kills}");
 }
 
