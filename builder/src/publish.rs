@@ -295,11 +295,11 @@ fn make_folder(folder: &Path) -> Result<()> {
         make_folder(parent)?;
     }
     match fs::create_dir(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(Error::io("create folder", folder)(error))
-        }
-        _ => sync_folder(parent),
+        // Another process was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
+        outcome => outcome.map_err(Error::io("create folder", folder))?,
     }
+    sync_folder(parent)
 }
 
 /// The folder in which `folder` has its name.
