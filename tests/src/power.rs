@@ -35,9 +35,12 @@ pub struct Disk {
 
 #[derive(Debug, Clone)]
 enum Node {
-    File(Kept<Rc<Vec<u8>>, Write>),
-    Folder(Kept<BTreeMap<String, usize>, Rename>),
+    File(Bytes),
+    Folder(Names),
 }
+
+type Bytes = Kept<Rc<Vec<u8>>, Write>;
+type Names = Kept<BTreeMap<String, usize>, Rename>;
 
 /// A thing in two states, and the steps between them, each with its place in the trace, unless that was an earlier one.
 #[derive(Debug, Clone)]
@@ -174,7 +177,7 @@ impl Disk {
     pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_path_buf(),
-            nodes: vec![Node::Folder(Kept::new(BTreeMap::new()))],
+            nodes: vec![Node::Folder(Names::new(BTreeMap::new()))],
             deaf_to: None,
         }
     }
@@ -217,13 +220,13 @@ impl Disk {
         };
         match call.name.as_str() {
             "openat" if call.args.contains("O_CREAT") && self.find(path).is_none() => {
-                self.make(path, call.end, Node::File(Kept::new(Rc::default())));
+                self.make(path, call.end, Node::File(Bytes::new(Rc::default())));
             }
             "openat" if call.args.contains("O_TRUNC") => {
                 self.write(path, call.end, |_| Write::Length(0));
             }
             "mkdir" | "mkdirat" => {
-                self.make(path, call.end, Node::Folder(Kept::new(BTreeMap::new())));
+                self.make(path, call.end, Node::Folder(Names::new(BTreeMap::new())));
             }
             "write" => self.write(path, call.end, |end| Write::Bytes {
                 at: end,
@@ -290,10 +293,7 @@ impl Disk {
     }
 
     /// The folder that holds this name, and the name.
-    fn folder_of(
-        &mut self,
-        path: &str,
-    ) -> Option<(&mut Kept<BTreeMap<String, usize>, Rename>, String)> {
+    fn folder_of(&mut self, path: &str) -> Option<(&mut Names, String)> {
         let path = Path::new(path);
         let node = self.find(path.parent()?.to_str()?)?;
         let name = path.file_name()?.to_string_lossy().into_owned();
