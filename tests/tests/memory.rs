@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use stoker_builder::source::{Base, Policy, resolve};
 use stoker_tests::cache::{committed, files};
 use stoker_tests::clean::Clean;
-use stoker_tests::command::{Ended, repository};
+use stoker_tests::command::{Ended, Run, repository};
 use stoker_tests::corpus::{Corpus, vqa};
 
 /// Limits that promise H3 asks for.
@@ -20,6 +21,9 @@ const RANGE: (u64, u64) = (16, 4096);
 
 /// Runs of one build under the same limit: a later one looks into what an earlier one left.
 const RUNS: usize = 2;
+
+/// Enough for a builder that decodes nothing, too little for a picture of 100 million pixels.
+const SUSPECT_MEBIBYTES: u64 = 1200;
 
 /// What ends a process without memory: its own abort, the system, a stack that cannot grow.
 const KILLS: [i32; 3] = [6, 9, 11];
@@ -66,13 +70,18 @@ fn corpus() -> Corpus {
     corpus
 }
 
+/// The build with at most so many MiB of address space.
+fn under(clean: &Clean, mebibytes: u64) -> Run {
+    let limit = format!("--as={}", mebibytes << 20);
+    let run = clean.corpus.build(&output(clean)).limit(TIME_MAX);
+    run.under(&["prlimit".to_owned(), limit])
+}
+
 /// Builds with at most so many MiB of address space, then without a limit. Gives how the former ended.
 fn limited(clean: &Clean, mebibytes: u64) -> Ended {
     let output = output(clean);
     let _ = fs::remove_dir_all(&output);
-    let limit = format!("--as={}", mebibytes << 20);
-    let run = clean.corpus.build(&output).limit(TIME_MAX);
-    let run = run.under(&["prlimit".to_owned(), limit]);
+    let run = under(clean, mebibytes);
     let mut ended = run.end();
     for _ in 1..RUNS {
         if ended.code != Some(0) {
@@ -83,6 +92,16 @@ fn limited(clean: &Clean, mebibytes: u64) -> Ended {
     check(&ended, &output, mebibytes);
     clean.finish(&output, &format!("after {mebibytes} MiB"));
     ended
+}
+
+/// The data set with its clean cache.
+fn built(corpus: Corpus) -> Clean {
+    let output = corpus.output("clean");
+    let _ = corpus.build(&output).end().expect_code(0);
+    Clean {
+        files: files(&output),
+        corpus,
+    }
 }
 
 fn output(clean: &Clean) -> PathBuf {
@@ -104,13 +123,7 @@ fn check(ended: &Ended, output: &Path, mebibytes: u64) {
 
 #[test]
 fn any_limit_of_memory_ends_the_build_and_spoils_nothing() {
-    let corpus = corpus();
-    let clean_output = corpus.output("clean");
-    let _ = corpus.build(&clean_output).end().expect_code(0);
-    let clean = Clean {
-        files: files(&clean_output),
-        corpus,
-    };
+    let clean = built(corpus());
     let mut codes = Vec::new();
     let (mut less, mut enough) = RANGE;
     while enough - less > 8 {
@@ -125,4 +138,30 @@ fn any_limit_of_memory_ends_the_build_and_spoils_nothing() {
     codes.extend(steps.map(|step| limited(&clean, step).code));
     let successes = codes.iter().filter(|code| **code == Some(0)).count();
     assert!(successes >= 1 && codes.len() - successes >= 4, "{codes:?}");
+}
+
+/// A picture that was in preparation when a process died is tried in a child; one that has no memory for that says nothing of it.
+#[test]
+fn a_suspect_is_not_judged_without_memory() {
+    let corpus = Corpus::good(13, 6);
+    corpus.write("images/heavy.jpg", &progressive(9984));
+    corpus.write_lines("e.jsonl", &[vqa("images/heavy.jpg", "what?", "that")]);
+    let clean = built(corpus);
+    let output = output(&clean);
+    fs::create_dir(&output).expect("a folder");
+    let base = Base::parse(&clean.corpus.data().display().to_string()).expect("a folder");
+    let link = resolve("images/heavy.jpg", &base, &Policy::default());
+    let note = link.expect("a link").key();
+    fs::write(output.join("in-flight"), note).expect("a note");
+    let ended = under(&clean, SUSPECT_MEBIBYTES).end().expect_code(2);
+    let said = &ended.stderr;
+    assert!(
+        said.contains("error: could not try an image with `"),
+        "{said}"
+    );
+    assert!(
+        said.contains("hint: give this process more memory"),
+        "{said}"
+    );
+    clean.finish(&output, "with memory");
 }
