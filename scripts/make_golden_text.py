@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Write tests/golden/text.jsonl: conversations with tools, calls and awkward text, and what the real chat template
-makes of them in the environment in which Hugging Face renders it (jinja2, sandboxed, json.dumps as tojson).
+makes of them in the environment in which Hugging Face renders it (jinja2, sandboxed, json.dumps as tojson). The same of
+the template of Qwen2-VL and Qwen2.5-VL, tests/golden/qwen2_5_vl.jinja, to text_qwen2_5_vl.jsonl, with the bytes of each answer.
 
 usage: make_golden_text.py MODEL_DIR     needs PyPI jinja2 3.1; MODEL_DIR as scripts/fetch-model makes it
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+GOLDEN = Path(__file__).resolve().parent.parent / "tests/golden"
 RECORDS = 60
 TEXTS = [
     "", "a", " \n x\t", "assistant\n", "<|im_end|>", "{{ x }} {% y %}", "\u00e9 e\u0301 \u2028 \u00a0", "<b>&amp;</b> 'q' \"d\"",
@@ -62,18 +64,42 @@ def record(rng, number):
     return made
 
 
-def main():
-    source = (Path(sys.argv[1]) / "chat_template.jinja").read_text()
+def answers(render, messages):
+    """Half-open runs of bytes: what each assistant turn says, to its end. The template renders turn after turn."""
+    runs = []
+    for at, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        content = message["content"]
+        said = content if isinstance(content, str) else "".join(part["text"] for part in content)
+        tail = (said + "<|im_end|>\n").encode()
+        before = render(messages[: at + 1]).encode()
+        assert before.endswith(b"<|im_start|>assistant\n" + tail)
+        runs.append([len(before) - len(tail), len(before)])
+    return runs
+
+
+def write(name, source, with_answers):
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     template = environment.from_string(source)
     rng = random.Random(20261129)
-    out = Path(__file__).resolve().parent.parent / "tests/golden/text.jsonl"
-    with out.open("w", encoding="utf-8", newline="\n") as file:
+    with (GOLDEN / name).open("w", encoding="utf-8", newline="\n") as file:
         for number in range(RECORDS):
             made = record(rng, number)
-            rendered = template.render(messages=made["messages"], tools=made.get("tools"), add_generation_prompt=False)
-            file.write(json.dumps({"record": made, "text": rendered}) + "\n")
+
+            def render(messages):
+                return template.render(messages=messages, tools=made.get("tools"), add_generation_prompt=False)
+
+            row = {"record": made, "text": render(made["messages"])}
+            if with_answers:
+                row["answers"] = answers(render, made["messages"])
+            file.write(json.dumps(row) + "\n")
+
+
+def main():
+    write("text.jsonl", (Path(sys.argv[1]) / "chat_template.jinja").read_text(), False)
+    write("text_qwen2_5_vl.jsonl", (GOLDEN / "qwen2_5_vl.jinja").read_text(), True)
 
 
 if __name__ == "__main__":

@@ -170,6 +170,10 @@ impl Error {
             | Self::Input { hint, .. }
             | Self::Fetch { hint, .. }
             | Self::Remote { hint, .. } => Some(hint.clone()).filter(|hint| !hint.is_empty()),
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::OutOfMemory => Some(
+                "give this process more memory; what is done stays, run the same command again to go on"
+                    .into(),
+            ),
             Self::Io { .. } => None,
             Self::DiskFull { .. } => Some(
                 "free space or write to another disk; what is done stays, run the same command again to go on"

@@ -47,18 +47,16 @@ impl Publisher {
         }
     }
 
-    /// Makes the output folder, durably, where it is missing, and a publisher for it.
+    /// Makes the output folder and those above it, durably, where they are missing, and a publisher for it.
     ///
     /// # Errors
     /// The system's reason, naming the folder.
     pub fn make(root: PathBuf) -> Result<Self> {
-        if !root.is_dir() {
-            fs::create_dir_all(&root).map_err(Error::io("create folder", &root))?;
-            match root.parent() {
-                Some(parent) if parent.as_os_str().is_empty() => sync_folder(Path::new("."))?,
-                Some(parent) => sync_folder(parent)?,
-                None => {}
-            }
+        if root.is_dir() {
+            // Whoever made it may have died before its name was durable. If the folder above cannot be read, it was not one of us.
+            let _ = sync_folder(above(&root));
+        } else {
+            make_folder(&root)?;
         }
         Ok(Self::new(root))
     }
@@ -288,6 +286,29 @@ pub fn free_bytes(path: &Path) -> Result<u64> {
     let stat = rustix::fs::statvfs(path)
         .map_err(|error| Error::io("read the free space of", path)(error.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Makes a folder, and those above it that are missing, each durably.
+fn make_folder(folder: &Path) -> Result<()> {
+    let parent = above(folder);
+    if !parent.is_dir() {
+        make_folder(parent)?;
+    }
+    match fs::create_dir(folder) {
+        // Another process was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
+        outcome => outcome.map_err(Error::io("create folder", folder))?,
+    }
+    sync_folder(parent)
+}
+
+/// The folder in which `folder` has its name.
+fn above(folder: &Path) -> &Path {
+    match folder.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) => Path::new("."),
+        None => folder,
+    }
 }
 
 /// Makes the names in `folder` durable.

@@ -1,8 +1,11 @@
-//! Patch 14 and CLIP's mean and std (Qwen2-VL, Qwen2.5-VL), against a plain second implementation.
+//! Patch 14 and CLIP's mean and std (Qwen2-VL, Qwen2.5-VL), against a plain second implementation, and against the Pillow processor
+//! of transformers, of whose rows `tests/golden/expected/patch14.jsonl` holds the hashes.
 
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+use sha2::{Digest, Sha256};
 use stoker_builder::image::{Generation, ImageRecipe, Preparer, Profile, expand, unpatchify};
 use stoker_builder::model::family::Family;
 
@@ -50,6 +53,47 @@ fn pixel_values(rgb: &[u8], height: usize, width: usize) -> Vec<f32> {
         }
     }
     values
+}
+
+/// Every picture that the library takes, to the last bit; every other is rejected.
+#[test]
+fn every_golden_picture_is_that_of_the_pillow_processor() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    let rows = fs::read_to_string(golden.join("expected/patch14.jsonl")).unwrap();
+    let rows: Vec<Value> = rows
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(rows.len(), 30);
+    for family in [Family::Qwen2Vl, Family::Qwen25Vl] {
+        let (profile, constants) = (Profile::PilPath, family.constants());
+        let recipe = ImageRecipe::new(profile, Generation::V4, family, &constants, None, None);
+        let mut preparer = Preparer::new(recipe.unwrap());
+        let mut good = 0;
+        for row in &rows {
+            let name = row["image"].as_str().unwrap();
+            let prepared = preparer.prepare(&fs::read(golden.join(name)).unwrap());
+            if row.get("error").is_some() {
+                assert!(prepared.is_err(), "{name}");
+                continue;
+            }
+            let prepared = prepared.unwrap();
+            assert_eq!(
+                serde_json::json!(prepared.grid_thw),
+                row["grid_thw"],
+                "{name}"
+            );
+            let values = expand(&prepared.patches, preparer.recipe());
+            let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+            let hash: String = Sha256::digest(&bytes)
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            assert_eq!(hash, row["pixel_values_sha256"].as_str().unwrap(), "{name}");
+            good += 1;
+        }
+        assert_eq!(good, 26);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub mod dice;
 pub mod fuzz;
 pub mod mutate;
 pub mod parts;
+pub mod power;
 pub mod remote;
 pub mod s3;
 pub mod snapshot;

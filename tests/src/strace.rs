@@ -27,6 +27,9 @@ pub const CHANGING: [&str; 14] = [
     "fchmod",
 ];
 
+/// The builder writes no more at once.
+const WRITE_BYTES_MAX: &str = "4194304";
+
 /// One finished call.
 #[derive(Debug, Clone)]
 pub struct Call {
@@ -36,6 +39,8 @@ pub struct Call {
     pub name: String,
     /// Its arguments, as strace prints them.
     pub args: String,
+    /// What it wrote, in a trace [with bytes](trace_with_bytes).
+    pub bytes: Vec<u8>,
     /// Whether it succeeded.
     pub good: bool,
     /// Place in the trace of its begin.
@@ -61,6 +66,30 @@ impl Call {
             }
         }
         found
+    }
+
+    /// The number that stands `from_end` places before the last argument.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn number(&self, from_end: usize) -> usize {
+        let (args, _) = self.args.rsplit_once(')').expect("arguments");
+        let number = args.rsplit(", ").nth(from_end);
+        let number = number.and_then(|text| text.trim_end().parse().ok());
+        number.unwrap_or_else(|| panic!("no number in `{}`", self.args))
+    }
+
+    /// Moves what a write wrote out of its arguments, and makes text of the others.
+    fn take_bytes(&mut self) {
+        if matches!(self.name.as_str(), "write" | "pwrite64")
+            && let Some((head, rest)) = self.args.split_once(", \"")
+            && let Some((bytes, tail)) = rest.split_once('"')
+        {
+            self.bytes = unescaped(bytes);
+            self.args = format!("{head}, \"\"{tail}");
+        }
+        self.args = String::from_utf8_lossy(&unescaped(&self.args)).into_owned();
     }
 
     /// Whether it changes something, or opens something to change it, below `folder`.
@@ -108,9 +137,23 @@ impl fmt::Display for Point {
 /// If the trace cannot be read.
 #[must_use]
 pub fn trace(run: &Run, calls: &[&str], scratch: &Path) -> (Ended, Vec<Call>) {
+    traced(run, calls, scratch, &[])
+}
+
+/// The same, with the bytes of every write.
+///
+/// # Panics
+/// If the trace cannot be read.
+#[must_use]
+pub fn trace_with_bytes(run: &Run, calls: &[&str], scratch: &Path) -> (Ended, Vec<Call>) {
+    traced(run, calls, scratch, &["-xx", "-s", WRITE_BYTES_MAX])
+}
+
+fn traced(run: &Run, calls: &[&str], scratch: &Path, strings: &[&str]) -> (Ended, Vec<Call>) {
     let file = scratch.join("strace.out");
     let mut words = wrapper(calls, &file);
     words.push("--seccomp-bpf".into());
+    words.extend(strings.iter().map(|word| (*word).to_owned()));
     let ended = run.clone().under(&words).end();
     let text = std::fs::read_to_string(&file).expect("strace's output: is strace installed?");
     (ended, parse(&text))
@@ -179,6 +222,22 @@ pub fn points(calls: &[Call], folder: &Path) -> BTreeSet<Point> {
     found
 }
 
+/// The bytes of a text in which strace has put some as `\x00`.
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\\x") {
+        bytes.extend_from_slice(before.as_bytes());
+        let byte = after
+            .get(..2)
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        bytes.push(byte.expect("two digits"));
+        rest = &after[2..];
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    bytes
+}
+
 /// Reads strace's output.
 #[must_use]
 pub fn parse(text: &str) -> Vec<Call> {
@@ -203,6 +262,7 @@ pub fn parse(text: &str) -> Vec<Call> {
                 thread,
                 name: name.to_owned(),
                 args: args.to_owned(),
+                bytes: Vec::new(),
                 good: false,
                 begin: line_number,
                 end: line_number,
@@ -221,6 +281,7 @@ pub fn parse(text: &str) -> Vec<Call> {
             .rsplit_once(" = ")
             .map_or("-1", |(_, result)| result);
         call.good = !result.starts_with('-') && !result.starts_with('?');
+        call.take_bytes();
         calls.push(call);
     }
     calls
@@ -252,6 +313,16 @@ mod tests {
         assert_eq!((calls[2].begin, calls[2].end), (1, 3));
         assert_eq!(calls[0].paths(), ["/out/.a.tmp", "/x", "/out/.a.tmp"]);
         assert!(calls[2].good && !calls[3].good);
+    }
+
+    #[test]
+    fn bytes_are_taken_out_of_the_arguments() {
+        let hex = r#"7 pwrite64(5<\x2f\x61>, "\x00\x22\x29\x0a", 4, 16 <unfinished ...>
+7 <... pwrite64 resumed>) = 4"#;
+        let call = &parse(hex)[0];
+        assert_eq!(call.bytes, [0, 0x22, 0x29, 0x0a]);
+        assert_eq!(call.paths(), ["/a"]);
+        assert_eq!((call.number(1), call.number(0)), (4, 16));
     }
 
     #[test]

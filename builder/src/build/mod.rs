@@ -29,7 +29,7 @@ pub mod stop;
 pub(crate) mod tables;
 mod text;
 pub(crate) mod tidy;
-mod trial;
+pub(crate) mod trial;
 
 use std::collections::BTreeSet;
 use std::path::Path;

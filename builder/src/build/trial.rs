@@ -1,16 +1,17 @@
 //! Tries images that were in preparation when a process died, each in a child process of its own.
 //!
 //! The child is this same program, or what the options name where this program is not `stoker`; if a signal ends it, or it does not answer in time, the image is
-//! guilty. Whatever the child says about an image that it survives is not kept: the image is then
+//! guilty, unless that is for want of memory, which is no fact about an image. Whatever the child says about an image that it survives is not kept: the image is then
 //! prepared again like any other.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use stoker_formats::ImageKey;
 use tokio::runtime::Handle;
 
@@ -21,6 +22,8 @@ use crate::source::{FetchError, Source};
 
 /// Far above what the largest allowed image takes.
 const TRIAL_TIME_MAX: Duration = Duration::from_secs(60);
+/// Exit code of a child that could not have the memory that its image needs.
+pub(crate) const NO_MEMORY: u8 = 3;
 /// Between two looks at the child.
 const POLL: Duration = Duration::from_millis(5);
 
@@ -89,6 +92,13 @@ fn crashes(program: &[OsString], recipe: &ImageRecipe, bytes: &[u8]) -> Result<b
     let started = Instant::now();
     loop {
         match child.try_wait() {
+            // No decoder kills with SIGKILL; the system does, when memory runs out.
+            Ok(Some(status))
+                if status.code() == Some(NO_MEMORY.into())
+                    || status.signal() == Some(Signal::KILL.as_raw()) =>
+            {
+                return Err(fault(ErrorKind::OutOfMemory.into()));
+            }
             Ok(Some(status)) => return Ok(status.signal().is_some()),
             Ok(None) if started.elapsed() > TRIAL_TIME_MAX => {
                 let _ = child.kill();

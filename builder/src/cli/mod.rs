@@ -74,7 +74,7 @@ fn dispatch(command: &Command) -> Result<u8> {
         Command::Read(args) => read::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Simulate(args) => simulate::run(args),
-        Command::TryImage(args) => try_image::run(args).map(|()| DONE),
+        Command::TryImage(args) => try_image::run(args),
     }
 }
 

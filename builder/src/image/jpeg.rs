@@ -3,6 +3,8 @@
 //! Owns the marker walk and the conversion of CMYK. Strict: whatever makes the decoder warn is a
 //! reject. Invariant: the decoder's own idea of the size equals the one that passed the limits.
 
+use std::alloc::{Layout, handle_alloc_error};
+
 use turbojpeg::{Colorspace, Decompressor, Image, PixelFormat, ScalingFactor};
 
 use super::header::{Header, corrupt, truncated};
@@ -103,13 +105,20 @@ impl JpegDecoder {
 fn start() -> Result<Decompressor, Reject> {
     Decompressor::new()
         .and_then(|mut inner| inner.set_scan_limit(MAX_SCANS).map(|()| inner))
-        .map_err(|_| Reject::new(Reason::DecoderCrash, "the JPEG decoder did not start"))
+        .map_err(|_| out_of_memory())
+}
+
+/// Too little memory is no fact about an image: the process ends, as wherever else memory cannot be had.
+fn out_of_memory() -> ! {
+    handle_alloc_error(Layout::new::<JpegDecoder>())
 }
 
 /// Sorts the decoder's complaint; its text is not repeated.
 fn reject(error: turbojpeg::Error) -> Reject {
     let text = error.to_string();
-    if text.contains("Premature end") {
+    if text.contains("Insufficient memory") || text.contains("Memory allocation") {
+        out_of_memory()
+    } else if text.contains("Premature end") {
         truncated()
     } else if text.contains("nsupported") || text.contains("more than") {
         Reject::new(

@@ -1,6 +1,6 @@
 //! What an answer of S3 means: a fact, weather, expired credentials, or a refusal.
 //!
-//! Owns the classification and the checked reading of bodies; sends nothing. Invariant: of what a
+//! `connection` says what it means if there is none. Owns the classification and the checked reading of bodies; sends nothing. Invariant: of what a
 //! server or the SDK says, messages repeat only the error code, the status and the request id.
 
 use std::error::Error as StdError;
@@ -13,7 +13,9 @@ use aws_sdk_s3::operation::RequestId as _;
 use aws_sdk_s3::primitives::ByteStream;
 use bytes::Bytes;
 
+use super::connection;
 use super::retry::Fault;
+use super::session::Session;
 use crate::reject::{Reason, Reject};
 
 /// Longest error code or request id that a message repeats: real ones are shorter.
@@ -36,8 +38,8 @@ const HINT_CLOCK: &str = "set this host's clock, then run the same command again
 const HINT_REQUEST: &str =
     "check --s3-endpoint; what is done stays, run the same command again to go on";
 
-/// The fault behind a failed request made with the credentials of `generation`.
-pub(super) fn classify<E>(error: &SdkError<E, HttpResponse>, generation: u64) -> Fault
+/// The fault behind a failed request of `session`.
+pub(super) fn classify<E>(error: &SdkError<E, HttpResponse>, session: &Session) -> Fault
 where
     E: ProvideErrorMetadata + StdError + 'static,
 {
@@ -52,7 +54,7 @@ where
             if let Some(id) = error.request_id().map(word).filter(|id| !id.is_empty()) {
                 what.push_str(&format!(", request {id}"));
             }
-            classify_code(status, code.as_deref(), what, generation)
+            classify_code(status, code.as_deref(), what, session.generation)
         }
         SdkError::ResponseError(_) => Fault::retry("an answer that is not S3's"),
         SdkError::TimeoutError(_) => Fault::retry("timeout"),
@@ -64,9 +66,9 @@ where
             hint: HINT_CREDENTIALS,
         },
         SdkError::DispatchFailure(failure) if failure.is_timeout() => {
-            Fault::retry("timeout while connecting")
+            connection::timeout(&session.endpoint)
         }
-        other => Fault::retry(io_reason(other).unwrap_or_else(|| "the connection failed".into())),
+        other => connection::classify(other, &session.endpoint),
     }
 }
 
@@ -157,20 +159,20 @@ fn body_reason(error: &(dyn StdError + 'static)) -> String {
     if format!("{}", DisplayErrorContext(error)).contains("checksum") {
         return "the body's checksum differs".into();
     }
-    io_reason(error).unwrap_or_else(|| "the body ended early".into())
+    io_reason(error).map_or_else(|| "the body ended early".into(), |kind| kind.to_string())
 }
 
-fn io_reason(error: &(dyn StdError + 'static)) -> Option<String> {
+pub(super) fn io_reason(error: &(dyn StdError + 'static)) -> Option<std::io::ErrorKind> {
     chain(error)
         .find_map(|error| error.downcast_ref::<std::io::Error>())
-        .map(|error| error.kind().to_string())
+        .map(std::io::Error::kind)
 }
 
 pub(super) fn in_chain<T: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {
     chain(error).any(|error| error.is::<T>())
 }
 
-fn chain<'a>(
+pub(super) fn chain<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
@@ -197,6 +199,7 @@ mod tests {
             Fault::Retry { .. } => "retry",
             Fault::Expired { .. } => "expired",
             Fault::Changed { .. } => "changed",
+            Fault::Unreachable { .. } => "unreachable",
             Fault::Stop { .. } => "stop",
         }
     }

@@ -24,6 +24,7 @@ struct State {
     /// Permits that were cut while they were held: they vanish when they come back.
     debt: usize,
     successes: usize,
+    proven: bool,
     last_cut: Option<Instant>,
 }
 
@@ -46,6 +47,7 @@ impl Limiter {
                 limit: LIMIT_START,
                 debt: 0,
                 successes: 0,
+                proven: false,
                 last_cut: None,
             }),
         })
@@ -64,11 +66,17 @@ impl Limiter {
     pub(super) fn succeeded(&self) {
         let mut state = self.state();
         state.successes += 1;
+        state.proven = true;
         if state.successes >= state.limit && state.limit < LIMIT_MAX {
             state.successes = 0;
             state.limit += 1;
             self.give(&mut state);
         }
+    }
+
+    /// Whether any request ever went well.
+    pub(super) fn is_proven(&self) -> bool {
+        self.state().proven
     }
 
     /// Notes that a server asked to slow down: halves the limit, at most once a second.

@@ -5,6 +5,7 @@
 //! [`Reject`] is a fact about one link. [`link`] is the choke point for hostile links.
 
 mod answer;
+mod connection;
 pub mod input;
 mod limiter;
 pub mod link;

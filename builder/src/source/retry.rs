@@ -18,6 +18,9 @@ use crate::reject::Reject;
 /// How often two reads of one object may disagree before it counts as changed, not as weather.
 const CHANGED_MAX: u32 = 3;
 
+/// Tries to reach a server that never has answered: what is unreachable from the start is more often a wrong setting than weather.
+const UNPROVEN_TRIES_MAX: u32 = 5;
+
 /// How long to wait for what, and how often to try.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadlines {
@@ -62,6 +65,8 @@ pub(super) enum Fault {
     Expired { what: String, generation: u64 },
     /// The object is not the one that was asked for.
     Changed { what: String },
+    /// No connection came about: weather, unless none ever has.
+    Unreachable { what: String, hint: &'static str },
     /// Refused for good, until somebody changes something.
     Stop { what: String, hint: &'static str },
 }
@@ -145,6 +150,12 @@ where
                     limiter.throttled();
                 }
                 (what, HINT_AGAIN)
+            }
+            Fault::Unreachable { what, hint } => {
+                if tries >= UNPROVEN_TRIES_MAX && !limiter.is_proven() {
+                    return stop(what, hint);
+                }
+                (what, hint)
             }
         };
         let pause = backoff(deadlines, tries);
@@ -247,6 +258,35 @@ mod tests {
         assert_eq!((result.unwrap(), tries), (2, 2));
         let (result, tries) = run_with(quick(), |_, _| Some(expired(7)));
         assert_eq!((tries, message(result).1), (2, HINT_EXPIRED.into()));
+    }
+
+    /// Unless it has answered before, as a server that is started again.
+    #[test]
+    fn a_server_that_was_never_reached_is_given_up_early() {
+        let unreachable = || Fault::Unreachable {
+            what: "nobody there".into(),
+            hint: "look",
+        };
+        let (result, tries) = run_with(quick(), |_, _| Some(unreachable()));
+        assert_eq!(
+            (tries, message(result).1),
+            (UNPROVEN_TRIES_MAX, "look".into())
+        );
+        let limiter = Limiter::new();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let deadlines = quick();
+        let first = run(&deadlines, &limiter, "s3://b/k", |_| async { Ok(()) });
+        assert!(runtime.block_on(first).is_ok());
+        let later = run(&deadlines, &limiter, "s3://b/k", |_| async {
+            Err::<(), _>(unreachable())
+        });
+        let FetchError::Stop(error) = runtime.block_on(later).unwrap_err() else {
+            panic!("a reject");
+        };
+        assert!(error.to_string().contains("after 10 tries"), "{error}");
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl S3 {
             let answer = self
                 .in_time(request.send())
                 .await?
-                .map_err(|error| classify(&error, session.generation))?;
+                .map_err(|error| classify(&error, &session))?;
             let bytes = answer
                 .content_length()
                 .and_then(|bytes| u64::try_from(bytes).ok());
@@ -215,7 +215,7 @@ impl S3 {
             let answer = self
                 .in_time(request.send())
                 .await?
-                .map_err(|error| classify(&error, session.generation))?;
+                .map_err(|error| classify(&error, &session))?;
             let more = answer.is_truncated() == Some(true);
             let next = answer.next_continuation_token;
             if more && next.is_none() {
@@ -257,7 +257,7 @@ impl S3 {
         }
         self.in_time(request.send())
             .await?
-            .map_err(|error| classify(&error, session.generation))
+            .map_err(|error| classify(&error, &session))
     }
 
     /// The head of an answer, in time.

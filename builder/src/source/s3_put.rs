@@ -42,7 +42,7 @@ impl S3 {
             self.in_time(request.send())
                 .await?
                 .map(drop)
-                .map_err(|error| classify(&error, session.generation))
+                .map_err(|error| classify(&error, &session))
         })
         .await
     }
@@ -65,7 +65,7 @@ impl S3 {
             let answer = self
                 .in_time(request.send())
                 .await?
-                .map_err(|error| classify(&error, session.generation))?;
+                .map_err(|error| classify(&error, &session))?;
             answer
                 .upload_id
                 .ok_or_else(|| Fault::retry("an upload without an id"))
@@ -96,7 +96,7 @@ impl S3 {
             let answer = self
                 .in_time(request.send())
                 .await?
-                .map_err(|error| classify(&error, session.generation))?;
+                .map_err(|error| classify(&error, &session))?;
             Ok(Part {
                 number,
                 etag: answer.e_tag,
@@ -136,7 +136,7 @@ impl S3 {
             self.in_time(request.send())
                 .await?
                 .map(drop)
-                .map_err(|error| classify(&error, session.generation))
+                .map_err(|error| classify(&error, &session))
         })
         .await
     }

@@ -4,6 +4,7 @@
 //! credential, also not in `Debug`, and no endpoint with a user or a query is ever used.
 
 use std::fmt;
+use std::sync::Arc;
 
 use aws_config::environment::EnvironmentVariableRegionProvider;
 use aws_config::imds::client::error::ImdsError;
@@ -73,10 +74,15 @@ pub(crate) struct SessionOptions {
     pub(crate) deadlines: Deadlines,
 }
 
+/// What a message calls the endpoint where none is named.
+const ENDPOINT_AWS: &str = "S3 of AWS";
+
 /// A client and the generation of its credentials.
 #[derive(Clone)]
 pub(super) struct Session {
     pub(super) client: Client,
+    /// For messages.
+    pub(super) endpoint: Arc<str>,
     pub(super) generation: u64,
 }
 
@@ -111,16 +117,18 @@ impl Sessions {
             None => 0,
         };
         // All is read again, because a profile's file may hold the new credentials.
+        let (client, endpoint) = connect(&self.options, generation == 0).await?;
         let session = Session {
-            client: connect(&self.options, generation == 0).await?,
+            client,
+            endpoint,
             generation,
         };
         Ok(current.insert(session).clone())
     }
 }
 
-/// `first`: no credentials have been loaded before.
-async fn connect(options: &SessionOptions, first: bool) -> Result<Client, Fault> {
+/// A client, and what messages call its endpoint. `first`: no credentials have been loaded before.
+async fn connect(options: &SessionOptions, first: bool) -> Result<(Client, Arc<str>), Fault> {
     let mut config = load(options).await;
     let endpoint = options
         .endpoint
@@ -150,7 +158,8 @@ async fn connect(options: &SessionOptions, first: bool) -> Result<Client, Fault>
     if unsigned {
         s3 = s3.allow_no_auth();
     }
-    Ok(Client::from_conf(s3.build()))
+    let named = endpoint.unwrap_or(ENDPOINT_AWS).into();
+    Ok((Client::from_conf(s3.build()), named))
 }
 
 async fn load(options: &SessionOptions) -> SdkConfig {

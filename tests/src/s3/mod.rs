@@ -6,6 +6,7 @@ mod head;
 mod proxy;
 pub mod scene;
 mod server;
+pub mod tls;
 mod trap;
 
 pub use proxy::{Fault, Faults, Proxy};

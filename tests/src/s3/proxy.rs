@@ -176,6 +176,12 @@ impl Proxy {
         })
     }
 
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Its base URL.
     #[must_use]
     pub fn endpoint(&self) -> String {
