@@ -71,7 +71,7 @@ fn main() {
         return table(
             Path::new(&first),
             (gigabytes * 1e9) as u64,
-            given.get("--rounds").unwrap_or(7),
+            given.get("--rounds").unwrap_or(5),
         );
     }
     let cache = PathBuf::from(arguments.next().expect(USAGE));

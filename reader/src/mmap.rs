@@ -1,13 +1,20 @@
-//! Shards as mappings.
+//! Shards as mappings, and what of a shard is in memory.
 //!
-//! Owns the unsafe calls that make them. Invariant: bytes are handed out only within the length that the file had
+//! Owns the unsafe calls that make them and ask for it. Invariant: bytes are handed out only within the length that the file had
 //! when it was mapped.
-#![allow(unsafe_code, reason = "a mapping is memory that others may change")]
+#![allow(
+    unsafe_code,
+    reason = "a mapping is memory that others may change, and no library has cachestat"
+)]
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 
 use memmap2::{Advice, MmapOptions};
+
+/// The number of the system call cachestat, on all architectures.
+const CACHESTAT: libc::c_long = 451;
 
 /// A read-only mapping of a whole file.
 #[derive(Debug)]
@@ -25,6 +32,25 @@ pub(crate) fn populate(file: &File, offset: u64, length: u64) {
         let _ = map.advise(Advice::HugePage);
         let _ = map.advise(Advice::PopulateRead);
     }
+}
+
+/// Whether all of `length` bytes at `offset` of a file are in the page cache. Kernels before 6.5 and some sandboxes do not tell:
+/// then it is false.
+pub(crate) fn is_cached(file: &File, offset: u64, length: u64) -> bool {
+    let range = [offset, length];
+    // Pages that are cached, dirty, being written, evicted, recently evicted.
+    let mut pages = [0u64; 5];
+    // SAFETY: the system reads the two numbers of `struct cachestat_range` and writes the five of `struct cachestat`.
+    let failed = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            file.as_raw_fd(),
+            range.as_ptr(),
+            pages.as_mut_ptr(),
+            0,
+        )
+    };
+    failed == 0 && pages[0].saturating_mul(rustix::param::page_size() as u64) >= length
 }
 
 impl Mapping {
