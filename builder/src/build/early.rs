@@ -38,6 +38,11 @@ impl Early {
         }
     }
 
+    /// Whether a file of ordinary size would be kept.
+    pub(crate) fn has_room(&self) -> bool {
+        self.lock().bytes < KEPT_BYTES_MAX / 2
+    }
+
     /// The answer for `image`, if it is kept.
     pub(crate) fn get(&self, image: u32) -> Option<Answer> {
         self.lock().answers.get(&image).cloned()

@@ -1,7 +1,10 @@
 //! What a build will write, judged from a seeded sample of its records and the headers of their images.
 
 use std::collections::{BTreeSet, HashMap};
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use stoker_formats::{ImageEntry, ImageKey};
@@ -20,6 +23,9 @@ use crate::text::TextPreparer;
 
 /// Records looked at; their images are fetched whole.
 const SAMPLE_RECORDS: usize = 48;
+
+/// Images fetched at once: few enough that what is kept of them stays within its bound, or nearly so.
+const FETCHES_MAX: usize = 8;
 
 /// Room for indexes, receipts, tables and the spread of the sample.
 const SAFETY_PERCENT: u64 = 10;
@@ -120,8 +126,10 @@ pub(crate) fn estimate(
     }
     let mut preparer = timed.then(|| Preparer::new(tools.image_recipe.clone()));
     let mut sums = Sums::default();
-    let sample = plan.partition_records(first).into_iter();
-    for record in sample.take(SAMPLE_RECORDS) {
+    let mut sample = plan.partition_records(first);
+    sample.truncate(SAMPLE_RECORDS);
+    fetch_all(plan, &sample, tools, &known)?;
+    for record in sample {
         look(plan, record, tools, &known, preparer.as_mut(), &mut sums)?;
     }
     let scaled = |sum: u64, seen: u64, all: u64| {
@@ -189,6 +197,53 @@ fn times(sum: Duration, seen: u64, all: u64) -> Duration {
     sum.mul_f64(all as f64 / seen.max(1) as f64)
 }
 
+/// Fetches the images of `records` that have to be looked at, some at once: one after another they would take as many round trips.
+fn fetch_all(
+    plan: &Plan,
+    records: &[u32],
+    tools: &Tools<'_>,
+    known: &HashMap<u32, Option<ImageEntry>>,
+) -> Result<()> {
+    let images = records
+        .iter()
+        .flat_map(|record| plan.record_images(*record));
+    let mut images: Vec<u32> = images
+        .copied()
+        .filter(|image| is_asked(plan, *image, tools, known))
+        .collect();
+    images.sort_unstable();
+    images.dedup();
+    let next = AtomicUsize::new(0);
+    let fetch_some = || {
+        while let Some(image) = images.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if tools.early.has_room() {
+                // Kept by `early`, whatever it says.
+                let _ = fetch(plan, *image, tools)?;
+            }
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let fetching: Vec<_> = (0..FETCHES_MAX.min(images.len()))
+            .map(|_| scope.spawn(fetch_some))
+            .collect();
+        fetching
+            .into_iter()
+            .try_for_each(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+/// Whether the source is asked for an image: no receipt knows it, and it has killed nobody.
+fn is_asked(
+    plan: &Plan,
+    image: u32,
+    tools: &Tools<'_>,
+    known: &HashMap<u32, Option<ImageEntry>>,
+) -> bool {
+    let key = plan.images[image as usize].key;
+    !known.contains_key(&image) && !tools.crashers.contains(&key)
+}
+
 /// What the source says of an image, asked at most once.
 fn fetch(plan: &Plan, image: u32, tools: &Tools<'_>) -> Result<Answer> {
     if let Some(answer) = tools.early.get(image) {
@@ -231,14 +286,13 @@ fn look(
             }
             continue;
         }
-        let key = plan.images[*image as usize].key;
-        if tools.crashers.contains(&key) {
+        if !is_asked(plan, *image, tools, known) {
             continue;
         }
         let Ok(Fetched { bytes, .. }) = fetch(plan, *image, tools)? else {
             continue;
         };
-        let _note = tools.in_flight.note(key);
+        let _note = (tools.in_flight).note(plan.images[*image as usize].key);
         let Ok(probed) = probe(&bytes, tools.image_recipe) else {
             continue;
         };

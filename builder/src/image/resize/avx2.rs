@@ -41,7 +41,7 @@ pub(super) fn horizontal(src: &[u8], from: (usize, usize), dst: &mut [u8], axis:
     }
 }
 
-/// Filters [`ROWS`] rows. Each step takes four source pixels: two in the low lane, two in the high.
+/// Filters [`ROWS`] rows, two a vector, one in each lane. Each step takes four source pixels of all of them.
 ///
 /// # Safety
 /// AVX2 must be there; `src` must hold four rows of `line` bytes and 16 bytes after the last, `dst`
@@ -50,16 +50,15 @@ pub(super) fn horizontal(src: &[u8], from: (usize, usize), dst: &mut [u8], axis:
 #[expect(unsafe_code, reason = "AVX2 intrinsics")]
 unsafe fn rows<const SPLIT: bool>(src: &[u8], line: usize, dst: &mut [u8], axis: &Axis) {
     const Z: i8 = -128;
-    // Bytes of pixels 0 and 1 (low lane) and 2 and 3 (high lane), paired by channel, widened.
-    let spread = _mm256_setr_epi8(
-        0, Z, 3, Z, 1, Z, 4, Z, 2, Z, 5, Z, Z, Z, Z, Z, //
-        6, Z, 9, Z, 7, Z, 10, Z, 8, Z, 11, Z, Z, Z, Z, Z,
-    );
-    // Weights 0 and 1 in each pair of the low lane, 2 and 3 in each of the high lane.
-    let repeat = _mm256_setr_epi8(
-        0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, //
-        4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7,
-    );
+    // Bytes of pixels 0 and 1, and of 2 and 3, paired by channel, widened.
+    let spread = [
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(
+            0, Z, 3, Z, 1, Z, 4, Z, 2, Z, 5, Z, Z, Z, Z, Z,
+        )),
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(
+            6, Z, 9, Z, 7, Z, 10, Z, 8, Z, 11, Z, Z, Z, Z, Z,
+        )),
+    ];
     let half = _mm256_set1_epi32(1 << (axis.bits - 1));
     let bits = _mm_cvtsi32_si128(axis.bits as i32);
     let split = _mm_cvtsi32_si128(SPLIT_BITS as i32);
@@ -67,44 +66,45 @@ unsafe fn rows<const SPLIT: bool>(src: &[u8], line: usize, dst: &mut [u8], axis:
     let high = axis.high.as_deref().unwrap_or(&axis.low);
     for x in 0..axis.len() {
         let groups = axis.count[x].div_ceil(GROUP);
-        let mut sums = [_mm256_setzero_si256(); ROWS];
-        let mut tops = [_mm256_setzero_si256(); ROWS];
+        let mut sums = [half; ROWS / 2];
+        let mut tops = [_mm256_setzero_si256(); ROWS / 2];
         for group in 0..groups {
             let at = x * axis.stride + group * GROUP;
             let source = (axis.first[x] + group * GROUP) * CHANNELS;
             // SAFETY: rows of weights are padded to whole groups. The group begins inside the
             // window, so its 16 bytes end at most 13 after the row: inside `src` by contract.
             unsafe {
-                let load = |weights: &[i16]| {
-                    let four = weights.as_ptr().add(at).cast::<i64>().read_unaligned();
-                    _mm256_shuffle_epi8(_mm256_set1_epi64x(four), repeat)
+                let pairs = |weights: &[i16]| {
+                    let two = weights.as_ptr().add(at).cast::<i32>();
+                    [0, 1].map(|pair| _mm256_set1_epi32(two.add(pair).read_unaligned()))
                 };
-                let weights = load(&axis.low);
-                let upper = if SPLIT { load(high) } else { weights };
-                for n in 0..ROWS {
-                    let pixels = src.as_ptr().add(n * line + source).cast::<__m128i>();
-                    let pixels = _mm256_broadcastsi128_si256(_mm_loadu_si128(pixels));
-                    let pixels = _mm256_shuffle_epi8(pixels, spread);
-                    sums[n] = _mm256_add_epi32(sums[n], _mm256_madd_epi16(pixels, weights));
-                    if SPLIT {
-                        tops[n] = _mm256_add_epi32(tops[n], _mm256_madd_epi16(pixels, upper));
+                let weights = pairs(&axis.low);
+                let upper = if SPLIT { pairs(high) } else { weights };
+                for n in 0..ROWS / 2 {
+                    let row = |n: usize| {
+                        _mm_loadu_si128(src.as_ptr().add(n * line + source).cast::<__m128i>())
+                    };
+                    let both = _mm256_set_m128i(row(2 * n + 1), row(2 * n));
+                    for pair in 0..2 {
+                        let pixels = _mm256_shuffle_epi8(both, spread[pair]);
+                        let sum = _mm256_madd_epi16(pixels, weights[pair]);
+                        sums[n] = _mm256_add_epi32(sums[n], sum);
+                        if SPLIT {
+                            let top = _mm256_madd_epi16(pixels, upper[pair]);
+                            tops[n] = _mm256_add_epi32(tops[n], top);
+                        }
                     }
                 }
             }
         }
-        // Two rows a vector, one in each lane, the two lanes of each row's sums added.
-        let fold = |v: [__m256i; ROWS], n: usize| {
-            let low = _mm256_permute2x128_si256::<0x20>(v[n], v[n + 1]);
-            _mm256_add_epi32(low, _mm256_permute2x128_si256::<0x31>(v[n], v[n + 1]))
-        };
-        let pair = |n: usize| {
-            let mut sum = _mm256_add_epi32(fold(sums, n), half);
+        let done = |n: usize| {
+            let mut sum = sums[n];
             if SPLIT {
-                sum = _mm256_add_epi32(sum, _mm256_sll_epi32(fold(tops, n), split));
+                sum = _mm256_add_epi32(sum, _mm256_sll_epi32(tops[n], split));
             }
             _mm256_sra_epi32(sum, bits)
         };
-        let words = _mm256_packs_epi32(pair(0), pair(2));
+        let words = _mm256_packs_epi32(done(0), done(1));
         let bytes = _mm256_packus_epi16(words, words);
         let (even, odd) = (
             _mm256_castsi256_si128(bytes),
