@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 
 import build.run
+import calls.run
 import ladder.run
 import peers.run
 import scale.run
 import validate.run
 
 BENCHMARKS = {"ladder": ladder.run.main, "validate": validate.run.main, "peers": peers.run.main, "scale": scale.run.main,
-              "build": build.run.main}
+              "build": build.run.main, "calls": calls.run.main}
 
 
 def main():
