@@ -33,6 +33,13 @@ impl Clean {
         }
     }
 
+    /// The first file below a folder that begins with `folder` whose name holds `part`.
+    #[must_use]
+    pub fn name(&self, folder: &str, part: &str) -> String {
+        let is_it = |name: &&String| name.starts_with(folder) && name.contains(part);
+        self.files.keys().find(is_it).expect("a file").clone()
+    }
+
     /// Builds into `output` to the end and compares with the clean cache.
     pub fn finish(&self, output: &Path, what: &str) {
         let _ = self.corpus.build(output).end().expect_code(0);

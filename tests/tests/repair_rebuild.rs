@@ -169,10 +169,7 @@ fn what_cannot_be_made_again_stays_and_the_rest_is_mended() {
     let clean = Clean::new(60);
     let output = clean.corpus.output("cache");
     let _ = clean.corpus.build(&output).end().expect_code(0);
-    let name = |folder: &str, part: &str| {
-        let is_it = |name: &&String| name.starts_with(folder) && name.contains(part);
-        clean.files.keys().find(is_it).expect("a file").clone()
-    };
+    let name = |folder: &str, part: &str| clean.name(folder, part);
     let (first, later) = (
         name("images-", "shards/p0000-000000"),
         name("images-", "shards/p0000-000002"),
@@ -234,10 +231,7 @@ fn a_lost_receipt_of_images_and_text_of_its_partition_come_back_or_are_named() {
     let clean = Clean::new(60);
     let output = clean.corpus.output("cache");
     let _ = clean.corpus.build(&output).end().expect_code(0);
-    let name = |folder: &str, part: &str| {
-        let is_it = |name: &&String| name.starts_with(folder) && name.contains(part);
-        clean.files.keys().find(is_it).expect("a file").clone()
-    };
+    let name = |folder: &str, part: &str| clean.name(folder, part);
     let receipt = name("images-", "receipts/p0000-000001");
     let later = name("images-", "receipts/p0000-000003");
     let text = name("text-", "shards/p0000-000000");

@@ -1,10 +1,7 @@
 //! What a build will write, judged from a seeded sample of its records and the headers of their images.
 
 use std::collections::{BTreeSet, HashMap};
-use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use stoker_formats::{ImageEntry, ImageKey};
@@ -18,6 +15,7 @@ use crate::build::share::Share;
 use crate::error::Result;
 use crate::image::{ImageRecipe, Preparer, probe};
 use crate::record;
+use crate::remote::crew;
 use crate::source::{FetchError, Fetched, Source};
 use crate::text::TextPreparer;
 
@@ -204,44 +202,21 @@ fn fetch_all(
     tools: &Tools<'_>,
     known: &HashMap<u32, Option<ImageEntry>>,
 ) -> Result<()> {
+    let is_asked = |image: &u32| {
+        let key = plan.images[*image as usize].key;
+        !known.contains_key(image) && !tools.crashers.contains(&key)
+    };
     let images = records
         .iter()
         .flat_map(|record| plan.record_images(*record));
-    let mut images: Vec<u32> = images
-        .copied()
-        .filter(|image| is_asked(plan, *image, tools, known))
-        .collect();
-    images.sort_unstable();
-    images.dedup();
-    let next = AtomicUsize::new(0);
-    let fetch_some = || {
-        while let Some(image) = images.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if tools.early.has_room() {
-                // Kept by `early`, whatever it says.
-                let _ = fetch(plan, *image, tools)?;
-            }
+    let images: BTreeSet<u32> = images.copied().filter(is_asked).collect();
+    crew::each(FETCHES_MAX, &Vec::from_iter(images), |image| {
+        if tools.early.has_room() {
+            // Kept by `early`, whatever it says.
+            let _ = fetch(plan, *image, tools)?;
         }
         Ok(())
-    };
-    thread::scope(|scope| {
-        let fetching: Vec<_> = (0..FETCHES_MAX.min(images.len()))
-            .map(|_| scope.spawn(fetch_some))
-            .collect();
-        fetching
-            .into_iter()
-            .try_for_each(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
-}
-
-/// Whether the source is asked for an image: no receipt knows it, and it has killed nobody.
-fn is_asked(
-    plan: &Plan,
-    image: u32,
-    tools: &Tools<'_>,
-    known: &HashMap<u32, Option<ImageEntry>>,
-) -> bool {
-    let key = plan.images[image as usize].key;
-    !known.contains_key(&image) && !tools.crashers.contains(&key)
 }
 
 /// What the source says of an image, asked at most once.
@@ -286,13 +261,14 @@ fn look(
             }
             continue;
         }
-        if !is_asked(plan, *image, tools, known) {
+        let key = plan.images[*image as usize].key;
+        if tools.crashers.contains(&key) {
             continue;
         }
         let Ok(Fetched { bytes, .. }) = fetch(plan, *image, tools)? else {
             continue;
         };
-        let _note = (tools.in_flight).note(plan.images[*image as usize].key);
+        let _note = tools.in_flight.note(key);
         let Ok(probed) = probe(&bytes, tools.image_recipe) else {
             continue;
         };

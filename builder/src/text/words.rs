@@ -126,8 +126,7 @@ impl Words {
         let same =
             !self.normal_form || text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes;
         let Some(cut) = same.then(|| Cut::of(text)).flatten() else {
-            let encoding = tokenizer.encode_fast(text, false).ok()?;
-            ids.extend(encoding.get_ids().iter().map(|id| id.cast_signed()));
+            ids.extend(super::ids(tokenizer, text).ok()?);
             return Some(());
         };
         for word in cut {
