@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -48,3 +49,9 @@ def machine():
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     return "%s, %s: %d cores, %d GiB, load %.1f at the start, commit %s" % (
         time.strftime("%Y-%m-%d"), model, measure.CORES, memory, os.getloadavg()[0], head)
+
+
+def several(values, form):
+    """The median, and from where to where the values lie."""
+    text = form % statistics.median(values)
+    return text if len(values) == 1 else "%s (%s to %s)" % (text, form % min(values), form % max(values))

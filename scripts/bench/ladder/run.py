@@ -16,7 +16,7 @@ from build import measure
 from ladder import plot
 from ladder.data import Data, Server, drop_pages, touch_pages
 from ladder.memory import Memory
-from results import Results, machine
+from results import Results, machine, several
 
 NAMES = ["serial", "threads", "async", "threads + queue", "async + queue", "workers, copies", "workers, references",
          "workers, Ray", "stoker, cold", "stoker, warm"]
@@ -150,16 +150,10 @@ def main(ctx, argv):
 
 
 def middle(turns):
-    """The row with the middle waiting of those of one rung, with the median of the first batches and the range of both."""
+    """The row with the middle waiting of those of one rung, with the median of the first batches, and both of all turns."""
     waits, firsts = ([row[name] for row in turns] for name in ("wait_ratio", "first_s"))
     row = sorted(turns, key=lambda row: row["wait_ratio"])[len(turns) // 2]
-    return {**row, "first_s": measure.middle(firsts), "wait_range": [min(waits), max(waits)], "first_range": [min(firsts), max(firsts)]}
-
-
-def ranged(value, ends, form, times=1):
-    """A figure, and between which it was if there are several."""
-    text = form % (times * value)
-    return text if ends[0] == ends[1] else "%s (%s to %s)" % (text, form % (times * ends[0]), form % (times * ends[1]))
+    return {**row, "first_s": measure.middle(firsts), "waits": waits, "firsts": firsts}
 
 
 def table(a, rows):
@@ -170,8 +164,8 @@ def table(a, rows):
            "|---|---|---|---|---|---|---|---|"]
     for r in rows:
         out.append("| %s | %s %% | %.1f | %s s | %.3f s | %.2f GiB | %.1f ms | %d samples |" % (
-            r["rung"], ranged(r["wait_ratio"], r["wait_range"], "%.2f", 100), r["samples_s"],
-            ranged(r["first_s"], r["first_range"], "%.3f"), r["longest_wait_s"], r["peak_bytes"] / 2**30,
+            r["rung"], several([100 * wait for wait in r["waits"]], "%.2f"), r["samples_s"],
+            several(r["firsts"], "%.3f"), r["longest_wait_s"], r["peak_bytes"] / 2**30,
             1000 * r["cpu_s_sample"], r["checked"]))
     return out
 

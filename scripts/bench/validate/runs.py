@@ -119,28 +119,29 @@ class Runs:
 
     def rounds(self, specs):
         """The runs of each (spec, whether it is measured if it is not known)."""
-        found = [[self.one(spec, 1, wanted)] for spec, wanted in specs]
+        found = [[self.one(spec, 0, wanted)] for spec, wanted in specs]
         found = [[row for row in rows if row] for rows in found]
         again = [(spec, wanted, rows) for (spec, wanted), rows in zip(specs, found)
                  if rows and spec["rung"] != "serial" and spec["latency_ms"] <= BUSY_MS]
         # The shortest first: so the limit costs least.
         again.sort(key=lambda one: one[2][0]["run_s"])
-        for repeat in range(2, self.a.repeats + 1):
+        for turn in range(1, self.a.repeats):
             for spec, wanted, rows in again:
                 in_time = self.minutes() + rows[0]["run_s"] / 60 <= self.a.minutes
-                row = self.one(spec, repeat, wanted and in_time)
+                row = self.one(spec, turn, wanted and in_time)
                 rows += [row] if row else []
         return found
 
-    def one(self, spec, repeat, wanted):
+    def one(self, spec, turn, wanted):
         """One run: an earlier one of the same settings, or a new one if it is wanted."""
-        identity = {"repeat": repeat, "asked_step_s": spec["step_s"], **{name: spec[name] for name in IDENTITY}}
+        spec = dict(spec, turn=turn)
+        identity = {"asked_step_s": spec["step_s"], **{name: spec[name] for name in IDENTITY}}
         row = self.results.latest(what="run", **identity)
         if self.a.fresh and spec["rung"] in self.chosen:
             row = None
         if row is not None or not wanted:
             return row
-        print("measuring: %s, batch %d, %g ms, run %d" % (spec["rung"], spec["batch"], spec["latency_ms"], repeat), file=sys.stderr)
+        print("measuring: %s, batch %d, %g ms, run %d" % (spec["rung"], spec["batch"], spec["latency_ms"], turn + 1), file=sys.stderr)
         if spec["rung"] == "stoker, warm":
             touch_pages(spec["cache"])
         began = time.monotonic()

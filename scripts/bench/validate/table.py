@@ -2,6 +2,7 @@
 
 import statistics
 
+from results import several
 from validate.runs import LATENCY_MS, cycle
 
 GOAL = 0.20
@@ -11,12 +12,6 @@ def spread(values):
     """The largest less the smallest, as a share of the median."""
     middle = statistics.median(values)
     return (max(values) - min(values)) / middle if middle > 1e-4 else 0.0
-
-
-def several(values, form):
-    """The median, and from where to where the runs lie."""
-    text = form % statistics.median(values)
-    return text if len(values) == 1 else "%s (%s to %s)" % (text, form % min(values), form % max(values))
 
 
 def error(said, values):
