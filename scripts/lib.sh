@@ -60,11 +60,13 @@ build_example() {
 # make_venv DIR REQUIREMENTS: a virtual environment with exactly the pinned packages, made once.
 make_venv() {
     local stamp=$1/installed.txt
-    command -v python3 >/dev/null 2>&1 || die "python3 is missing"
+    need_tools python3
+    # Debian's Python comes without; no command tells, so the name of one that never exists stands for it.
+    python3 -c 'import ensurepip' 2>/dev/null || need_tools python3-with-venv:python3-venv
     if ! cmp -s "$2" "$stamp"; then
         say "making a Python environment in ${1#"$root"/}"
         rm -rf "$1"
-        python3 -m venv "$1" || die "python3 -m venv failed (on Debian: apt-get install python3-venv)"
+        python3 -m venv "$1" || die "python3 -m venv failed"
         "$1/bin/pip" install --quiet --disable-pip-version-check -r "$2"
         cp "$2" "$stamp"
     fi

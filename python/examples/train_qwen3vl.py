@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 2 train_qwen3vl.py --cache CACHE --steps 20 --global-batch-size 4 --checkpoint run.pt
 
 Killed at any time, the same command goes on after the last checkpoint, with any number of ranks, and trains on exactly
-the samples that were left. Needs torch and transformers 5.
+the samples that were left. The checkpoint lies on a disk that all nodes see. Needs torch and transformers 5.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def make_model(recipe: dict[str, Any], vocabulary: int, seed: int) -> Qwen3VLFor
     """A model of two layers for the tokens and patches of a cache's recipe; the same weights for the same seed."""
     torch.manual_seed(seed)
     image, special = recipe["image"], recipe["text"]["special"]
+    if max(special.values()) >= vocabulary:
+        raise SystemExit(f"error: the vocabulary is too small for the tokenizer: `{vocabulary}`\nhint: --vocabulary {max(special.values()) + 1} or more")
     config = Qwen3VLConfig(
         text_config={
             "vocab_size": vocabulary,
@@ -97,7 +99,11 @@ def train(options: argparse.Namespace) -> None:
         prefetch_bytes="64MiB",
     )
     done = 0
-    if options.checkpoint.exists():
+    found: list[Any] = [None] * world
+    dist.all_gather_object(found, options.checkpoint.exists())
+    if len(set(found)) > 1:
+        raise SystemExit(f"error: not all ranks see the checkpoint `{options.checkpoint}`\nhint: put it on a disk that all nodes see")
+    if all(found):
         saved = torch.load(options.checkpoint, weights_only=True)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])

@@ -113,6 +113,11 @@ class Batches:
             raise error
         return batch
 
+    @property
+    def reader(self) -> Reader | None:
+        """The reader behind it, for `stoker.Monitor` and `plan()`; None on ranks that do not read."""
+        return self._reader
+
     def state_dict(self) -> dict[str, Any]:
         """The reader's state; empty on ranks that do not read."""
         if self._unmade is not None:

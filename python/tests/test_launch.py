@@ -125,7 +125,8 @@ def test_the_slurm_script_builds_commits_and_trains(tmp_path: Path) -> None:
 def test_the_ray_script_takes_the_options_of_a_build() -> None:
     script = {"__name__": "launch"}
     exec(compile((LAUNCH / "ray").read_text(), "ray", "exec"), script)
-    words = "--max-tokens 8192 --restart --split val=1% test=2% --seed=-1".split()
-    assert script["build_options"](words) == {"max_tokens": "8192", "restart": True, "split": ["val=1%", "test=2%"], "seed": "-1"}
+    words = "--max-tokens 8192 --restart --split val=1% test=2% --seed=-1 --split=more=3%".split()
+    splits = ["val=1%", "test=2%", "more=3%"]
+    assert script["build_options"](words) == {"max_tokens": "8192", "restart": True, "split": splits, "seed": "-1"}
     with pytest.raises(stoker.errors.ConfigError, match="not an option: `x`"):
         script["build_options"](["x"])

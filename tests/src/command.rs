@@ -24,7 +24,7 @@ pub fn faulty_binary() -> PathBuf {
 }
 
 /// Variables that a child needs to find programs and the test's temp folder.
-const KEPT: [&str; 3] = ["PATH", "TMPDIR", "STOKER_LOG"];
+const KEPT: [&str; 2] = ["PATH", "TMPDIR"];
 
 /// The `stoker` binary: `STOKER_BIN`, or the one beside the test executable.
 ///

@@ -48,6 +48,9 @@ fn help() {
         ("help_read", &["read", "--help"]),
         ("help_bench", &["bench", "--help"]),
         ("help_simulate", &["simulate", "--help"]),
+        ("help_push", &["push", "--help"]),
+        ("help_sync", &["sync", "--help"]),
+        ("help_repair", &["repair", "--help"]),
         ("version", &["--version"]),
         ("no_command", &[]),
     ] {

@@ -19,7 +19,7 @@ use crate::text::{LabelRule, Overlong};
 #[derive(Debug, Parser)]
 #[command(name = "stoker", version, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 stopped by too many rejects or damage found, 2 could not run."
+    after_help = "Exit codes: 0 done, 1 stopped by too many rejects or damage found by verify or repair, 2 could not run."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -46,7 +46,7 @@ pub(crate) enum Command {
     Push(PushArgs),
     /// Bring this node's share of a cache from where it was pushed to
     Sync(SyncArgs),
-    /// Bring damaged and missing files of a cache from where it was pushed to
+    /// Make damaged and missing files of a cache good again, from a remote or from the source
     Repair(RepairArgs),
     /// Print the batches that a training run would get
     Read(ReadArgs),

@@ -169,7 +169,7 @@ def table(bench, size, jobs, rows, steps):
 
 
 def floor(name, size):
-    """What the issue asks for, of the fast processors."""
+    """The goals, of the fast processors."""
     return {"transformers 5.23, fast": FLOORS[size][0], "transformers 4.57, fast": FLOORS[size][1]}.get(name)
 
 
