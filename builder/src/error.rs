@@ -184,7 +184,7 @@ impl Error {
                 "run the earlier command to finish that build, or add --restart to drop it".into(),
             ),
             Self::TooManyRejects { .. } => Some(
-                "mend the records, or raise --max-rejects and run again; what is done stays".into(),
+                "mend the records, or raise --max-rejects and run again; what is done stays, rejects too: where images were missing and are there now, add --restart".into(),
             ),
             Self::Overlong { .. } => Some(
                 "raise --max-tokens or --max-patches, or say --overlong reject or --overlong alone; nothing was written"

@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 /// the next try at the same file finds and replaces what a dead builder left.
 pub(crate) const TEMP_SUFFIX: &str = ".tmp";
 
+/// What is still to be written is an estimate; indexes, tables and the manifest are always among it.
+const NEEDED_BYTES_MIN: u64 = 1 << 20;
+
 /// Published files of a cache are never written again.
 const MODE_IMMUTABLE: u32 = 0o444;
 
@@ -70,6 +73,14 @@ impl Publisher {
     /// Says how many bytes are still to be written, for the message of a full disk.
     pub fn set_remaining_bytes(&self, bytes: u64) {
         self.remaining_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Says that so many of these bytes are written.
+    pub(crate) fn wrote(&self, bytes: u64) {
+        let less = |remaining: u64| Some(remaining.saturating_sub(bytes));
+        let _ = self
+            .remaining_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Makes a folder and its parents below the root, durably.
@@ -180,7 +191,10 @@ impl Publisher {
         if full {
             return Error::DiskFull {
                 path: self.root.clone(),
-                needed: self.remaining_bytes.load(Ordering::Relaxed),
+                needed: self
+                    .remaining_bytes
+                    .load(Ordering::Relaxed)
+                    .max(NEEDED_BYTES_MIN),
                 free: free_bytes(&self.root).unwrap_or(0),
             };
         }
@@ -329,5 +343,27 @@ fn remove_leftover(temp: &Path) -> io::Result<()> {
         )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_needs_what_is_still_to_be_written() {
+        let publisher = Publisher::new(std::env::temp_dir());
+        let needed = || {
+            let full = io::Error::from(io::ErrorKind::StorageFull);
+            match publisher.fault("write", Path::new("x"), full) {
+                Error::DiskFull { needed, .. } => needed,
+                other => panic!("{other}"),
+            }
+        };
+        publisher.set_remaining_bytes(10 << 20);
+        publisher.wrote(7 << 20);
+        assert_eq!(needed(), 3 << 20);
+        publisher.wrote(7 << 20);
+        assert_eq!(needed(), NEEDED_BYTES_MIN);
     }
 }

@@ -5,6 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::source::shown;
+
+/// Longest link that a reject keeps whole.
+const LINK_BYTES_MAX: usize = 4096;
+
 /// Why a record, or an image, was left out. The codes are stable: they stand in the reject table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -91,7 +96,7 @@ pub struct Reject {
     pub reason: Reason,
     /// What was wrong, for a person. Lower case, no final period, no decoder internals.
     pub message: String,
-    /// The image link to blame, as written in the record.
+    /// The image link to blame, as written in the record; of an image in the text itself, or a very long one, the beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
     /// Byte inside the line where the fault stands (JSON faults).
@@ -112,8 +117,8 @@ impl Reject {
 
     /// The same, blaming `link`.
     #[must_use]
-    pub fn with_link(mut self, link: impl Into<String>) -> Self {
-        self.link = Some(link.into());
+    pub fn with_link(mut self, link: &str) -> Self {
+        self.link = Some(kept(link));
         self
     }
 
@@ -122,5 +127,34 @@ impl Reject {
     pub fn at(mut self, column: u64) -> Self {
         self.column = Some(column);
         self
+    }
+}
+
+/// What a reject keeps of a link: an image in the text can be as long as a line, and a thousand of them fill memory, receipts and tables.
+pub(crate) fn kept(link: &str) -> String {
+    if link.len() > LINK_BYTES_MAX || link.starts_with("data:") {
+        shown(link)
+    } else {
+        link.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reject_keeps_links_but_no_images() {
+        let kept = |link: &str| {
+            Reject::new(Reason::NotAnImage, "no")
+                .with_link(link)
+                .link
+                .unwrap()
+        };
+        let path = format!("images/{}.png", "a".repeat(4000));
+        assert_eq!(kept(&path), path);
+        let inline = kept(&format!("data:image/png;base64,{}", "A".repeat(1000)));
+        assert!(inline.starts_with("data:image/png") && inline.len() < 300);
+        assert!(kept(&"iVBORw0K".repeat(1000)).len() < 300);
     }
 }

@@ -275,6 +275,23 @@ fn every_image_is_read_once_and_new_text_reads_none() {
     assert_eq!(marks(&output), marked);
 }
 
+/// One after another its sample would take as many round trips as it has images.
+#[test]
+fn the_estimate_asks_for_several_images_at_once() {
+    let scene = Scene::new(Corpus::good(36, 90));
+    let slow = Proxy::start(
+        scene.server.address(),
+        Faults {
+            latency: Duration::from_millis(100),
+            ..Faults::default()
+        },
+    );
+    let slow = slow.expect("the proxy");
+    let run = scene.build(&slow.endpoint(), &scene.corpus.output("cache"));
+    let _ = run.args(["--dry-run"]).end().expect_code(0);
+    assert!(slow.held_max() > 3, "{}", slow.held_max());
+}
+
 #[test]
 fn latency_and_threads_reach_no_byte() {
     let scene = Scene::new(Corpus::mixed(36, 90));

@@ -260,6 +260,13 @@ fn facts_are_rejects_after_one_request() {
         assert_eq!(bench.proxy.requests() - before, 1, "{name}");
     }
     assert_eq!(bench.fetch("fits.bin").unwrap().len(), 10_000);
+    // What no key can be is not asked for: the request could not even be made.
+    let before = bench.proxy.requests();
+    match bench.fetch(&"n".repeat(70_000)) {
+        Err(FetchError::Reject(reject)) => assert_eq!(reject.reason, Reason::MissingImage),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(bench.proxy.requests(), before);
 }
 
 #[test]

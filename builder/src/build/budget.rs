@@ -29,13 +29,13 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// A budget of `limit_bytes`. An item larger than all of it passes alone.
-    pub(crate) fn new(limit_bytes: u64) -> Arc<Self> {
+    /// A budget of `limit_bytes`, where an item of `seen_bytes` was seen already. An item larger than all of it passes alone.
+    pub(crate) fn new(limit_bytes: u64, seen_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
             limit_bytes,
             state: Mutex::new(State {
                 in_flight_bytes: 0,
-                guess_bytes: FIRST_GUESS_BYTES.min(limit_bytes),
+                guess_bytes: FIRST_GUESS_BYTES.max(seen_bytes).min(limit_bytes),
             }),
             freed: Notify::new(),
         })
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn an_item_larger_than_the_budget_passes_alone() {
         runtime().block_on(async {
-            let budget = Budget::new(10);
+            let budget = Budget::new(10, 0);
             let mut first = budget.acquire().await;
             first.resize(1000);
             assert!(budget.try_acquire().is_none());
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_release_wakes_the_waiter() {
         runtime().block_on(async {
-            let budget = Budget::new(1);
+            let budget = Budget::new(1, 0);
             let held = budget.acquire().await;
             let waiter = tokio::spawn({
                 let budget = Arc::clone(&budget);
@@ -147,9 +147,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_seen_bounds_the_first_wave() {
+        runtime().block_on(async {
+            let budget = Budget::new(100 << 20, 60 << 20);
+            let first = budget.acquire().await;
+            assert_eq!(first.bytes, 60 << 20);
+            assert!(budget.try_acquire().is_none());
+        });
+    }
+
+    #[test]
     fn the_guess_follows_the_largest_recent_item() {
         runtime().block_on(async {
-            let budget = Budget::new(1 << 40);
+            let budget = Budget::new(1 << 40, 0);
             let mut permit = budget.acquire().await;
             permit.resize(64 << 20);
             assert_eq!(budget.acquire().await.bytes, 64 << 20);

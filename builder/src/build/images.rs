@@ -94,7 +94,7 @@ impl Blame<'_> {
             self.rejected.add(*record, reason);
         }
         self.context.progress.set_rejects(self.rejected.count());
-        self.rejected.check()
+        self.rejected.check(&self.context.plan)
     }
 }
 
@@ -118,9 +118,7 @@ fn fill(
     let mut sink = Sink::<Images>::new(context, partition, rest.clone());
     let _open = OpenAtEnd(&context.gate);
     for item in rest.items.clone() {
-        let Some(waiting) = started.blocking_recv() else {
-            break;
-        };
+        let waiting = started.blocking_recv().ok_or_else(lost)?;
         let done = wait(context, waiting)?;
         Counters::add(&counters.images, 1);
         context.progress.advance(1);
@@ -175,14 +173,16 @@ fn wait(context: &Context, mut waiting: Waiting) -> Result<Done> {
             .block_on(async { tokio::time::timeout(STOP_CHECK, &mut waiting).await });
         match next {
             Ok(Ok(done)) => return done,
-            Ok(Err(_)) => {
-                return Err(Error::Usage {
-                    what: "a worker of the image stage ended without a result".into(),
-                    hint: "this is a fault of stoker; run again to go on".into(),
-                });
-            }
+            Ok(Err(_)) => return Err(lost()),
             Err(_) => {}
         }
+    }
+}
+
+fn lost() -> Error {
+    Error::Usage {
+        what: "a worker of the image stage ended without a result".into(),
+        hint: "this is a fault of stoker; run again to go on".into(),
     }
 }
 
@@ -224,7 +224,7 @@ async fn prepare(
     let (raw, link) = context.plan.image_link(image)?;
     let rejected = |reject: Reject, source, permit| Done {
         outcome: Err(if reject.link.is_none() {
-            reject.with_link(raw.clone())
+            reject.with_link(&raw)
         } else {
             reject
         }),

@@ -101,7 +101,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     for (record, reason) in &share.faulty {
         rejected.add(*record, reason.code());
     }
-    rejected.check()?;
+    rejected.check(&setup.plan)?;
     let layout = Layout::new(setup.ids);
     let notes = Notes::start(&setup, options)?;
     let early = Early::default();
@@ -130,7 +130,10 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
         preparers: Preparers::new(setup.image_recipe.clone()),
         buffers: context::Buffers::default(),
         gate: gate::Gate::new(options.threads),
-        budget: budget::Budget::new(options.memory_budget_bytes / 2),
+        budget: budget::Budget::new(
+            options.memory_budget_bytes / 2,
+            estimate.largest_image_bytes,
+        ),
         decoding: Decoding::new(options.threads, options.memory_budget_bytes / 2),
         in_flight: notes.in_flight,
         damaged: options.repair.clone().unwrap_or_default(),
@@ -195,10 +198,13 @@ fn resume_or_refuse(setup: &Setup, options: &BuildOptions) -> Result<()> {
         return Ok(());
     }
     match BuildState::read(&options.output)? {
-        Some(earlier) if earlier.ids() != setup.ids => Err(Error::Changed {
-            path: options.output.clone(),
-            changed: earlier.differences(&setup.state, ["before", "now"]),
-        }),
+        // Killed after its commit, a build has left its state.
+        Some(earlier) if earlier.ids() != setup.ids && !setup.named.is_of(earlier.ids()) => {
+            Err(Error::Changed {
+                path: options.output.clone(),
+                changed: earlier.differences(&setup.state, ["before", "now"]),
+            })
+        }
         _ => Ok(()),
     }
 }

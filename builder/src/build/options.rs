@@ -75,7 +75,7 @@ pub struct BuildOptions {
     pub parts: Vec<PartName>,
     /// Mends the cache that is committed in the output, and makes no other: the files that are made again whatever they look like.
     pub repair: Option<HashSet<(Folder, FileName)>>,
-    /// Drops an unfinished build of something else.
+    /// Drops an unfinished build; if it is of something else, but for what this one shares with it.
     pub restart: bool,
     /// After the commit, removes the folders of earlier plans.
     pub prune: bool,

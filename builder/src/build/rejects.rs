@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::plan::Plan;
 
 /// Reasons named in the message of a stopped build.
 const TOP_REASONS: usize = 3;
@@ -22,7 +23,8 @@ struct Known {
     /// One bit a record.
     marks: Vec<u64>,
     count: u64,
-    reasons: BTreeMap<String, u64>,
+    /// How many, and the first of them in the plan.
+    reasons: BTreeMap<String, (u64, u32)>,
 }
 
 impl Rejected {
@@ -48,7 +50,12 @@ impl Rejected {
         if known.marks[word] & bit == 0 {
             known.marks[word] |= bit;
             known.count += 1;
-            *known.reasons.entry(reason.to_owned()).or_default() += 1;
+            let (count, first) = known
+                .reasons
+                .entry(reason.to_owned())
+                .or_insert((0, record));
+            *count += 1;
+            *first = record.min(*first);
         }
     }
 
@@ -58,18 +65,22 @@ impl Rejected {
     }
 
     /// # Errors
-    /// [`Error::TooManyRejects`] once more are rejected than allowed.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// [`Error::TooManyRejects`] once more are rejected than allowed, naming records of `plan`.
+    pub(crate) fn check(&self, plan: &Plan) -> Result<()> {
+        self.check_naming(|record| plan.sample_id(record))
+    }
+
+    fn check_naming(&self, name: impl Fn(u32) -> String) -> Result<()> {
         let known = self.known();
         if known.count <= self.allowed {
             return Ok(());
         }
         let mut top: Vec<_> = known.reasons.iter().collect();
-        top.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
+        top.sort_by_key(|(reason, (count, _))| (std::cmp::Reverse(*count), reason.as_str()));
         let mut text = String::new();
-        for (reason, count) in top.into_iter().take(TOP_REASONS) {
+        for (reason, (count, first)) in top.into_iter().take(TOP_REASONS) {
             let comma = if text.is_empty() { "" } else { ", " };
-            let _ = write!(text, "{comma}{reason} {count}");
+            let _ = write!(text, "{comma}{reason} {count} (first: `{}`)", name(*first));
         }
         Err(Error::TooManyRejects {
             rejects: known.count,
@@ -95,13 +106,14 @@ mod tests {
             rejected.add(record, "missing_image");
         }
         assert_eq!(rejected.count(), 2);
-        rejected.check().unwrap();
+        let check = || rejected.check_naming(|record| format!("a.jsonl:{}", record + 1));
+        check().unwrap();
         rejected.add(64, "bad_json");
-        let error = rejected.check().unwrap_err();
+        let error = check().unwrap_err();
         assert_eq!(error.exit_code(), 1);
         assert!(
             error.to_string().contains(
-                "3 of 100 records rejected, more than the allowed 2: missing_image 2, bad_json 1"
+                "3 of 100 records rejected, more than the allowed 2: missing_image 2 (first: `a.jsonl:1`), bad_json 1 (first: `a.jsonl:65`)"
             ),
             "{error}"
         );

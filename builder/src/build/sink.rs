@@ -193,6 +193,7 @@ impl<'a, K: Kind> Sink<'a, K> {
         self.open.writer = Some(writer);
         self.open.items.push(item);
         Counters::add(&self.context.progress.counters().bytes_out, bytes);
+        self.context.publisher.wrote(bytes);
         Ok(used)
     }
 

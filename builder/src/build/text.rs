@@ -15,17 +15,20 @@ use super::progress::{Counters, Stage};
 use super::receipts::{ImageReceipts, Rest, SampleReceipts};
 use super::rejects::Rejected;
 use super::sink::{Samples, Sink};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::Line;
 use crate::quiet::caught;
 use crate::record;
-use crate::reject::{Reason, Reject};
+use crate::reject::{Reason, Reject, kept};
 use crate::source::link;
 
 /// A chunk is prepared in parallel and then written; its text is bounded.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// And so are its records.
+/// So are its records, and the ids and labels of their image tokens.
 const CHUNK_RECORDS: usize = 1024;
+const CHUNK_IMAGE_TOKEN_BYTES: u64 = 64 << 20;
+/// Bytes of an id and its label.
+const TOKEN_BYTES: u64 = 8;
 /// Chunks prepared ahead of the writer.
 const CHUNKS_AHEAD: usize = 2;
 
@@ -84,7 +87,7 @@ pub(crate) fn build_samples(
             rejected.add(record, &reject.reason);
         }
     }
-    rejected.check()?;
+    rejected.check(&context.plan)?;
     let to_make = receipts.to_make(records.len() as u64);
     if to_make.is_empty() {
         return Ok(());
@@ -141,6 +144,8 @@ fn fill(
         for chunk in prepared {
             context.check()?;
             let chunk: Vec<Outcome> = chunk?;
+            // What was read for it was read before.
+            context.plan.check_unchanged()?;
             let count = chunk.len() as u64;
             for (outcome, item) in chunk.into_iter().zip(items.by_ref()) {
                 let record = records[usize::try_from(item).unwrap_or(0)];
@@ -175,7 +180,7 @@ fn fill(
             Counters::add(&counters.records, count);
             context.progress.advance(count);
             context.progress.set_rejects(rejected.count());
-            rejected.check()?;
+            rejected.check(&context.plan)?;
         }
         counters.timed(Stage::Write, || sink.finish(receipts))
     })
@@ -192,7 +197,7 @@ fn prepare_chunks(
     let narrow = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
     let mut rest = &records[narrow(items.start)..narrow(items.end)];
     while !rest.is_empty() {
-        let (chunk, after) = rest.split_at(chunk_length(context, rest));
+        let (chunk, after) = rest.split_at(chunk_length(context, rest, images));
         rest = after;
         let outcomes = context.pool.install(|| {
             chunk
@@ -211,14 +216,30 @@ fn prepare_chunks(
     }
 }
 
-fn chunk_length(context: &Context, records: &[u32]) -> usize {
-    let mut bytes = 0;
+fn chunk_length(context: &Context, records: &[u32], images: &HashMap<u32, Image>) -> usize {
+    let (mut bytes, mut image_tokens) = (0, 0);
+    let merged = u64::from(context.image_recipe.merge_size).pow(2);
+    let tokens = |image: &u32| match images.get(image) {
+        Some(Image::Prepared(_, grid)) => {
+            grid.iter()
+                .map(|side| u64::from(side.unsigned_abs()))
+                .product::<u64>()
+                / merged
+        }
+        _ => 0,
+    };
     let fits = records.iter().take(CHUNK_RECORDS).take_while(|record| {
         let line = context.plan.lines[**record as usize];
         if line.bytes != Line::TOO_LONG {
             bytes += u64::from(line.bytes);
         }
-        bytes <= CHUNK_BYTES
+        image_tokens += context
+            .plan
+            .record_images(**record)
+            .iter()
+            .map(tokens)
+            .sum::<u64>();
+        bytes <= CHUNK_BYTES && image_tokens * TOKEN_BYTES <= CHUNK_IMAGE_TOKEN_BYTES
     });
     fits.count().max(1)
 }
@@ -259,11 +280,7 @@ fn prepare(
         }
     }
     if numbers.len() != parsed.links.len() {
-        return Err(Error::Input {
-            what: "input changed while it was read".into(),
-            uri: file.uri.clone(),
-            hint: "let nothing write to the inputs during a build, then run again".into(),
-        });
+        return Err(file.changed());
     }
     let mut sample = Sample {
         record_id: parsed.id.clone(),
@@ -282,7 +299,7 @@ fn prepare(
                 return Ok(Err(Refusal {
                     reason: reason.clone(),
                     message: message.clone(),
-                    link: Some(raw.clone()),
+                    link: Some(kept(raw)),
                     column: None,
                 }));
             }
@@ -291,7 +308,7 @@ fn prepare(
                     Reason::MissingImage,
                     "image is not in the plan",
                 )
-                .with_link(raw.clone())
+                .with_link(raw)
                 .into()));
             }
         }

@@ -94,9 +94,13 @@ fn is_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
 }
 
-/// Drops the unfinished build `earlier`, except what the committed cache or the build `now` shares with it.
+/// Drops the unfinished build `earlier`, except what the committed cache shares with it and, if it is another one, the build `now`.
 pub(crate) fn drop_unfinished(publisher: &Publisher, earlier: PlanIds, now: PlanIds) -> Result<()> {
-    let mut kept = vec![Folder::Images(now.image), Folder::Text(now.text)];
+    let mut kept = if earlier == now {
+        Vec::new()
+    } else {
+        vec![Folder::Images(now.image), Folder::Text(now.text)]
+    };
     match committed(publisher.root())? {
         // Records of a committed share say what it holds, and their folder that it is one.
         Some(ids) => {

@@ -19,7 +19,7 @@ use crate::text::{LabelRule, Overlong};
 #[derive(Debug, Parser)]
 #[command(name = "stoker", version, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 stopped by too many rejects or damage found by verify or repair, 2 could not run."
+    after_help = "Exit codes: 0 done, 1 too many rejects or damage found (verify, repair), 2 could not run."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -144,7 +144,8 @@ pub(crate) struct BuildArgs {
     /// means --worker auto
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) workers: Option<u32>,
-    /// Drop an unfinished build of something else in the output folder
+    /// Begin anew: drop the unfinished build in the output folder, its rejects included (if it is of something else, but for
+    /// what this build shares with it)
     #[arg(long)]
     pub(crate) restart: bool,
     /// After the commit, remove the folders of earlier plans and the pack tables of earlier caches

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use stoker_formats::ImageKey;
 
 use super::scan::{FileScan, Line, ScanOptions, scan_file};
-use super::{PlannedFile, PlannedImage};
+use super::{PlannedFile, PlannedImage, stamp_of};
 use crate::build::stop::Stop;
 use crate::error::{Error, Result};
 use crate::limits::LINE_BYTES_MAX;
@@ -16,7 +16,7 @@ use crate::record::{self, RecordOptions, Shape};
 use crate::reject::Reason;
 use crate::source::link::{Base, Policy};
 
-/// The shape of a file is judged by its first lines: so many bytes, or the first line if it is longer.
+/// The shape of a file is judged by its first lines: so many bytes, and the rest of the line in which they end.
 const DETECT_BYTES: u64 = 1 << 20;
 
 /// An input file whose plain text lies on a local disk.
@@ -68,10 +68,13 @@ pub(crate) fn collect(
             base: &file.base,
             policy,
         };
-        let scanned = scan_file(&file.path, options, stop, on_bytes)?;
+        let text = File::open(&file.path).map_err(Error::io("open", &file.path))?;
+        let stamp = stamp_of(&text, &file.path)?;
+        let scanned = scan_file(&text, &file.path, options, stop, on_bytes)?;
         let first_record = u32::try_from(collected.lines.len()).unwrap_or(u32::MAX);
         let planned = PlannedFile {
-            text: File::open(&file.path).map_err(Error::io("open", &file.path))?,
+            text,
+            stamp,
             first_record,
             records: u32::try_from(scanned.scan.lines.len()).unwrap_or(u32::MAX),
             bytes: scanned.bytes,
@@ -117,10 +120,7 @@ fn read_head(path: &Path) -> Result<Vec<u8>> {
         .by_ref()
         .take(DETECT_BYTES)
         .read_to_end(&mut head)
-        .and_then(|_| match memchr::memchr(b'\n', &head) {
-            Some(_) => Ok(0),
-            None => reader.read_until(b'\n', &mut head),
-        });
+        .and_then(|_| reader.read_until(b'\n', &mut head));
     read.map_err(Error::io("read", path))?;
     Ok(head)
 }

@@ -40,6 +40,8 @@ pub struct Estimate {
     pub text_bytes: u64,
     /// Bytes that are free again by then, as shards are written anew in the place of others.
     pub replaced_bytes: u64,
+    /// Largest file of an image that was seen, with its patches.
+    pub largest_image_bytes: u64,
     /// Processor time to prepare all images on one thread; zero unless asked for.
     pub image_time: Duration,
     /// Processor time to prepare all text on one thread.
@@ -82,6 +84,7 @@ pub(crate) struct Tools<'a> {
 struct Sums {
     images: u64,
     patch_bytes: u64,
+    largest_image_bytes: u64,
     image_time: Duration,
     records: u64,
     sample_bytes: u64,
@@ -139,6 +142,7 @@ pub(crate) fn estimate(
         text_bytes: scaled(sums.sample_bytes, sums.records, records)
             + ROW_OVERHEAD_BYTES * (images + records),
         replaced_bytes,
+        largest_image_bytes: sums.largest_image_bytes,
         image_time: times(sums.image_time, sums.images, images),
         text_time: times(sums.text_time, sums.records, records),
     })
@@ -279,6 +283,8 @@ fn look(
         }
         sums.images += 1;
         sums.patch_bytes += probed.patches_bytes();
+        let all = bytes.len() as u64 + probed.patches_bytes();
+        sums.largest_image_bytes = sums.largest_image_bytes.max(all);
         grids.push(probed.grid_thw);
     }
     let start = Instant::now();

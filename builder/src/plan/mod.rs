@@ -13,7 +13,7 @@ mod splits;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stoker_formats::{ContentHash, ImageKey};
 
@@ -29,6 +29,7 @@ use crate::limits::LINE_BYTES_MAX;
 use crate::record::{self, Shape};
 use crate::reject::{Reason, Reject};
 use crate::source::link::{self, Base, Link, Policy};
+use crate::source::stamp;
 
 /// One input file, as planned.
 #[derive(Debug)]
@@ -54,6 +55,19 @@ pub struct PlannedFile {
     /// BLAKE3 over the hashes of its text's 8 MiB blocks.
     pub hash: ContentHash,
     pub(crate) text: File,
+    /// Of the file as its scan began.
+    pub(crate) stamp: String,
+}
+
+impl PlannedFile {
+    /// The error of an input that is another one now.
+    pub(crate) fn changed(&self) -> Error {
+        Error::Input {
+            what: "input changed while it was read".into(),
+            uri: self.uri.clone(),
+            hint: "let nothing write to the inputs during a build, then run again".into(),
+        }
+    }
 }
 
 /// All records and images of a build. Records and images are numbered in order of appearance.
@@ -202,11 +216,18 @@ impl Plan {
         };
         found
             .filter(|(_, link)| link.key() == planned.key.0)
-            .ok_or_else(|| Error::Input {
-                what: "input changed while it was read".into(),
-                uri: file.uri.clone(),
-                hint: "let nothing write to the inputs during a build, then run again".into(),
-            })
+            .ok_or_else(|| file.changed())
+    }
+
+    /// # Errors
+    /// [`Error::Input`] if an input was written to since its scan began.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        for file in &self.files {
+            if stamp_of(&file.text, &file.path)? != file.stamp {
+                return Err(file.changed());
+            }
+        }
+        Ok(())
     }
 
     /// How records are read.
@@ -214,4 +235,10 @@ impl Plan {
     pub fn record_options(&self) -> &record::RecordOptions {
         &self.record_options
     }
+}
+
+/// What changes when the open file `file`, which `path` names, is written to.
+fn stamp_of(file: &File, path: &Path) -> Result<String> {
+    let meta = file.metadata().map_err(Error::io("stat", path))?;
+    Ok(stamp(&meta))
 }

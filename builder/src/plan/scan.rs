@@ -80,14 +80,14 @@ struct BlockScan {
     scan: FileScan,
 }
 
-/// Scans the plain JSONL file at `path`.
+/// Scans the plain JSONL file `file`, which `path` names.
 pub(crate) fn scan_file(
+    file: &File,
     path: &Path,
     options: ScanOptions<'_>,
     stop: &Stop,
     on_bytes: &(dyn Fn(u64) + Sync),
 ) -> Result<ScannedFile> {
-    let file = File::open(path).map_err(Error::io("open", path))?;
     let size = file.metadata().map_err(Error::io("read", path))?.len();
     let blocks: Vec<u64> = (0..size.div_ceil(BLOCK_BYTES)).collect();
     let mut whole = FileScan::default();
@@ -99,7 +99,7 @@ pub(crate) fn scan_file(
         let scans = wave
             .par_iter()
             .map(|block| {
-                let scan = scan_block(&file, block * BLOCK_BYTES, size, options);
+                let scan = scan_block(file, block * BLOCK_BYTES, size, options);
                 on_bytes(BLOCK_BYTES.min(size - block * BLOCK_BYTES));
                 scan.map_err(Error::io("read", path))
             })

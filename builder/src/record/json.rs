@@ -14,6 +14,8 @@ use crate::reject::{Reason, Reject};
 pub(super) const BOM: &[u8] = b"\xef\xbb\xbf";
 /// First number whose digits may not survive as a 64-bit float without its being noticed.
 const EXACT_FLOAT_MAX: f64 = 18_446_744_073_709_551_616.0;
+/// The same of negative numbers: this one and those above it are kept as integers.
+const EXACT_FLOAT_MIN: f64 = -9_223_372_036_854_775_808.0;
 
 /// Parses one line as a JSON object.
 pub(super) fn parse_line(line: &[u8]) -> Result<Map<String, Value>, Reject> {
@@ -56,7 +58,7 @@ pub(super) fn has_inexact_number(value: &Value) -> bool {
             number.is_f64()
                 && number
                     .as_f64()
-                    .is_some_and(|float| float.abs() >= EXACT_FLOAT_MAX)
+                    .is_some_and(|float| float >= EXACT_FLOAT_MAX || float <= EXACT_FLOAT_MIN)
         }
         Value::Array(list) => list.iter().any(has_inexact_number),
         Value::Object(object) => object.values().any(has_inexact_number),

@@ -94,11 +94,6 @@ impl Limiter {
         state.debt += cut - self.permits.forget_permits(cut);
     }
 
-    /// How many requests may be in flight now.
-    pub(super) fn limit(&self) -> usize {
-        self.state().limit
-    }
-
     fn give(&self, state: &mut State) {
         if state.debt > 0 {
             state.debt -= 1;
@@ -148,7 +143,7 @@ mod tests {
             assert_eq!(held.len(), LIMIT_START);
             limiter.throttled();
             limiter.throttled();
-            assert_eq!(limiter.limit(), LIMIT_START / 2);
+            assert_eq!(limiter.state().limit, LIMIT_START / 2);
             // Cut while all were held: the debt is paid as they come back.
             drop(held);
             assert_eq!(hold_all(&limiter).await.len(), LIMIT_START / 2);

@@ -194,11 +194,11 @@ impl Link {
 /// A reject: [`Reason::ForbiddenLink`], or [`Reason::TooManyBytes`] for a `data:` link above [`DATA_BYTES_MAX`].
 pub fn resolve(raw: &str, base: &Base, policy: &Policy) -> Result<Link, Reject> {
     let forbid = |why: &str| {
-        Reject::new(Reason::ForbiddenLink, format!("the link {why}")).with_link(shown(raw))
+        Reject::new(Reason::ForbiddenLink, format!("the link {why}")).with_link(&shown(raw))
     };
     // First, because it can be long, and because its own alphabet is the narrower check.
     if let Some(rest) = raw.strip_prefix("data:") {
-        return resolve_data(rest).map_err(|reject| reject.with_link(shown(raw)));
+        return resolve_data(rest).map_err(|reject| reject.with_link(&shown(raw)));
     }
     if raw.chars().any(char::is_control) {
         return Err(forbid("holds a control character"));

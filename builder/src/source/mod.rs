@@ -32,16 +32,21 @@ pub(crate) use s3::S3;
 pub(crate) use s3_put::Part;
 pub use session::CredentialSource;
 pub(crate) use session::SessionOptions;
-pub(crate) use shown::{printable, redact};
+pub(crate) use shown::{printable, redact, shown};
 pub use spool::{LocalText, spool};
+
+pub(crate) use walk::stamp;
 
 use crate::build::stop::Stop;
 use crate::error::Error;
-use crate::reject::Reject;
+use crate::reject::{Reason, Reject};
 use link::Target;
 
 /// Largest image file, in bytes: far above any photograph, far below the memory budget.
 pub const IMAGE_BYTES_MAX: u64 = 256 << 20;
+
+/// Longest key of an object, in bytes of UTF-8, as S3 documents it.
+const KEY_BYTES_MAX: usize = 1024;
 
 /// How to reach the sources.
 #[derive(Debug, Clone)]
@@ -141,6 +146,10 @@ impl Source {
                 uri,
                 etag: None,
             }),
+            Target::S3 { key, .. } if key.len() > KEY_BYTES_MAX => {
+                let message = "no object can have so long a name";
+                Err(Reject::new(Reason::MissingImage, message).into())
+            }
             Target::S3 { bucket, key } => self.s3.get(bucket, key, uri, self.image_bytes_max).await,
             Target::Local { root } => {
                 let (root, name) = (Arc::clone(root), link.canonical().to_owned());
@@ -163,12 +172,6 @@ impl Source {
     /// [`Error::Interrupted`] once the build is asked to stop.
     fn check_stop(&self) -> Result<(), Error> {
         self.s3.check_stop()
-    }
-
-    /// How many S3 requests may be in flight now: it adapts to throttling.
-    #[must_use]
-    pub fn requests_max(&self) -> usize {
-        self.s3.limit()
     }
 }
 

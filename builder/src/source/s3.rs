@@ -66,11 +66,6 @@ impl S3 {
         }
     }
 
-    /// How many requests may be in flight now.
-    pub(super) fn limit(&self) -> usize {
-        self.limiter.limit()
-    }
-
     /// The whole object, if it has at most `bytes_max` bytes.
     pub(crate) async fn get(
         &self,

@@ -37,7 +37,7 @@ pub(crate) fn redact(text: &str) -> Cow<'_, str> {
 }
 
 /// A link as messages show it: without secrets, control characters, and not longer than a line or two.
-pub(super) fn shown(raw: &str) -> String {
+pub(crate) fn shown(raw: &str) -> String {
     let shown = redact(raw);
     let cut: String = shown.chars().take(SHOWN_CHARS_MAX).collect();
     let mut out = printable(&cut);

@@ -211,7 +211,7 @@ fn local(path: PathBuf) -> Result<Found, Error> {
 }
 
 /// What changes when a local file is written again or replaced.
-pub(super) fn stamp(meta: &fs::Metadata) -> String {
+pub(crate) fn stamp(meta: &fs::Metadata) -> String {
     format!(
         "{:x}-{:x}-{:x}-{:x}",
         meta.ino(),

@@ -13,7 +13,7 @@ from build import measure
 from ladder.data import Data, Server
 from ladder.run import build, options
 from results import Results, machine
-from validate.runs import BASES, CALIBRATED, LATENCY_MS, UNHINDERED, Runs, cycle, middle, samples
+from validate.runs import BASES, CALIBRATED, LATENCY_MS, RESTED, UNHINDERED, Runs, cycle, middle, samples
 from validate.table import table
 
 MODES = {"serial": "serial", "threads": "concurrent", "async": "concurrent", "threads + queue": "prefetch",
@@ -48,6 +48,9 @@ def calibrated(rows, records):
                      "late_seconds": (cycle(r) - r["wait_s"] - r["step_s"]) * r["micro"] / batch, "samples": records, **NOTHING}
     if UNHINDERED in rows:
         out["stoker, warm"]["read_seconds"] = 1 / rows[UNHINDERED]["samples_s"]
+    if RESTED in rows:
+        rested = rows[RESTED]
+        out["stoker, warm"]["call_seconds"] = rested["wait_s"] * rested["micro"] / rested["batch"]
     return out
 
 
@@ -57,7 +60,9 @@ def foretold(ctx, a, constants, spec, workers):
     values = dict(constants, batch_per_rank=batch, gets=readers, cores=measure.CORES, ahead_batches=a.depth, streams=1,
                   get_seconds=spec["latency_ms"] / 1000 + constants["get_overhead"])
     del values["get_overhead"]
-    values["step_seconds"] = spec["step_s"] + batch / a.micro * values.pop("late_seconds")
+    # Taking what is there is waiting to the loop, and to what makes batches meanwhile as good as a step.
+    call = batch / a.micro * values.pop("call_seconds", 0.0)
+    values["step_seconds"] = spec["step_s"] + batch / a.micro * values.pop("late_seconds") + call
     alone = values.pop("alone_seconds")
     if workers:
         # The trainer takes what lies in shared memory. One process at work is as fast as the serial rung, as many as there are
@@ -69,7 +74,8 @@ def foretold(ctx, a, constants, spec, workers):
     done = subprocess.run([str(ctx.stoker), "simulate", "--nodes", "1", "--steps", "50", "--constants", str(path), "--json"],
                           check=True, stdout=subprocess.PIPE, text=True)
     row = next(r for r in json.loads(done.stdout)["rows"] if r["mode"] == MODES[spec["rung"]])
-    return row["wait_ratio"], row["wait_seconds"] + values["step_seconds"]
+    seconds = row["wait_seconds"] + values["step_seconds"]
+    return (row["wait_seconds"] + call) / seconds, seconds
 
 
 def main(ctx, argv):

@@ -21,6 +21,8 @@ CALIBRATED = ("serial", "threads", "async", "threads + queue", "async + queue", 
 # Whose threads or tasks fill a queue.
 BASES = {"threads + queue": "threads", "async + queue": "async"}
 UNHINDERED = "stoker, unhindered"
+# A reader that is never late: what is left of the waiting is the call itself. Steps so many times as long as it needs.
+RESTED, RESTED_SHARE = "stoker, rested", 3
 
 
 class Setting(NamedTuple):
@@ -84,6 +86,11 @@ class Runs:
         unhindered = self.spec("stoker, warm", LATENCY_MS, self.a.batch, step_s=0.0, **self.epochs(self.a.batch))
         free = self.rounds([(unhindered, unhindered["rung"] in self.chosen)])[0]
         reader_s = 1 / middle(free)["samples_s"] if free else None
+        rested = []
+        if free:
+            batch = self.a.batch // 4
+            spec = self.spec("stoker, warm", LATENCY_MS, batch, step_s=RESTED_SHARE * batch * reader_s, **self.epochs(batch))
+            rested = self.rounds([(spec, spec["rung"] in self.chosen)])[0]
         at_one = [self.spec(rung, LATENCY_MS, self.a.batch, steps=STEPS, step_s=step_s) for rung in CALIBRATED[1:]]
         settings = [given for given in FORETOLD if given.reader_share is None or reader_s]
         specs = [self.foretold(given, step_s, reader_s) for given in settings]
@@ -92,6 +99,8 @@ class Runs:
         calibration.update((spec["rung"], rows) for spec, rows in zip(at_one, found) if rows)
         if free:
             calibration[UNHINDERED] = free
+        if rested:
+            calibration[RESTED] = rested
         return calibration, list(zip(settings, specs, found[len(at_one):]))
 
     def foretold(self, given, step_s, reader_s):

@@ -129,6 +129,9 @@ struct Seen {
     paths: BTreeMap<String, (u32, u32)>,
     spoilt: BTreeMap<Fault, u64>,
     requests: u64,
+    /// Requests whose answer is held back, now and at most.
+    held: u64,
+    held_max: u64,
 }
 
 struct Shared {
@@ -209,6 +212,12 @@ impl Proxy {
         lock(&self.shared.seen).requests
     }
 
+    /// Most requests that were held back by the latency at one time.
+    #[must_use]
+    pub fn held_max(&self) -> u64 {
+        lock(&self.shared.seen).held_max
+    }
+
     /// Most requests that came for one path.
     #[must_use]
     pub fn requests_of_one_path_max(&self) -> u32 {
@@ -226,6 +235,16 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Shared {
+    async fn hold(&self, latency: Duration) {
+        {
+            let mut seen = lock(&self.seen);
+            seen.held += 1;
+            seen.held_max = seen.held_max.max(seen.held);
+        }
+        tokio::time::sleep(latency).await;
+        lock(&self.seen).held -= 1;
+    }
+
     /// Which fault, if any, hits this request.
     fn choose(&self, head: &str) -> Option<Fault> {
         let faults = lock(&self.faults);
@@ -268,7 +287,7 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
         let fault = shared.choose(&head);
         let sent = read_request_body(&mut client, &head, &mut rest).await?;
         let latency = lock(&shared.faults).latency;
-        tokio::time::sleep(latency).await;
+        shared.hold(latency).await;
         match fault {
             Some(Fault::Reset) => return reset(&client),
             Some(Fault::StalledHead) => return stall(&mut client).await,
