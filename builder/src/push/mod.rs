@@ -93,10 +93,7 @@ pub fn push(request: &PushRequest, handle: Handle) -> Result<PushReport> {
         shard_partition(file).is_none_or(|partition| not_held.binary_search(&partition).is_err())
     };
     let packs = packs(&files)?;
-    let mut work: Vec<RemoteFile> = packs
-        .iter()
-        .flat_map(|(entry, _)| pack_files(entry))
-        .collect();
+    let mut work: Vec<RemoteFile> = pack_files(packs.iter().map(|(entry, _)| entry)).collect();
     work.extend(
         files
             .expected()
