@@ -375,3 +375,25 @@ fn a_sync_that_prunes_removes_the_record_of_what_belongs_elsewhere() {
     let report = verify(&parts[0]).expect_code(0).json();
     assert_eq!(report["not_held"], serde_json::json!([1, 2, 3]));
 }
+
+/// A commit that fails late makes no share of the whole cache that the output holds.
+#[test]
+fn a_commit_that_fails_in_its_tables_leaves_another_cache_whole() {
+    let scene = scene();
+    let parts = scene.parts(2);
+    let output = scene.corpus.output("other");
+    let other = scene.build(&output).with("--seed", "9");
+    let _ = other.end().expect_code(0);
+    let table = "parts/0001-of-0002-samples.parquet";
+    flip(&parts[1].join(table));
+    let ended = scene.commit(&parts, &output).end().expect_code(2);
+    assert!(ended.stderr.contains(table), "{}", ended.stderr);
+    let _ = verify(&output).expect_code(0);
+    for name in files(&output).into_keys() {
+        if name.contains("shards/p0001-") {
+            fs::remove_file(output.join(&name)).expect("our own file");
+        }
+    }
+    let report = verify(&output).expect_code(1).json();
+    assert_eq!(report["not_held"], serde_json::Value::Null);
+}

@@ -109,10 +109,6 @@ pub fn commit(request: &CommitRequest, stop: &Stop) -> Result<CommitReport> {
     };
     collector.check()?;
     layout.create(&publisher)?;
-    if !named.is_of(ids) {
-        // Marks a folder that holds a share of the cache's shards, perhaps none.
-        publisher.create_folder(Path::new(PARTS_FOLDER))?;
-    }
     collector.collect(&publisher)?;
     let merged = merge::merge(&parts, &sources, &layout, &publisher, stop)
         .map_err(|error| publisher.explain(error))?;
@@ -128,6 +124,10 @@ pub fn commit(request: &CommitRequest, stop: &Stop) -> Result<CommitReport> {
     };
     committed.count(&manifest.splits);
     layout.sync(&publisher)?;
+    if !named.is_of(ids) {
+        // Marks a folder that holds a share of the cache's shards, perhaps none. Not earlier: until then another cache is whole.
+        publisher.create_folder(Path::new(PARTS_FOLDER))?;
+    }
     publish_manifest(&publisher, &bytes)?;
     // Those of earlier plans say nothing of this cache.
     records::remove(&publisher, None, |of| of != Some(ids))?;
