@@ -29,7 +29,7 @@ impl Sender<'_> {
         if !file.is_shard {
             let mut upload = self.target.begin(&file.path, file.entry.bytes)?;
             self.read(file, &mut |piece| upload.put(piece))?;
-            upload.finish()?;
+            ended(upload.finish(), || self.remote.holds(file))?;
             return Ok(file.entry.bytes);
         }
         let path = self.root.join(&file.path);
@@ -42,11 +42,8 @@ impl Sender<'_> {
         let put_error = |error| put_error(error, &path);
         self.read(file, &mut |piece| packed.put(piece).map_err(put_error))?;
         let Counted { upload, bytes } = packed.finish(file.entry.hash).map_err(put_error)?;
-        match upload.finish() {
-            // The answer can be lost although all is done.
-            Err(_) if self.remote.holds(file).unwrap_or(false) => Ok(bytes),
-            outcome => outcome.map(|()| bytes),
-        }
+        ended(upload.finish(), || self.remote.holds(file))?;
+        Ok(bytes)
     }
 
     /// Hands the bytes of `file` to `put`. If this fails, they are not those that the manifest names, or could not be put.
@@ -79,6 +76,19 @@ impl Sender<'_> {
             return Err(damaged(path, "its content does not match its hash".into()));
         }
         Ok(())
+    }
+}
+
+/// What became of an upload that ended with `outcome`. The server's answer can be lost although all is done; asked again it knows
+/// of no such upload, so what counts is whether the file is there.
+pub(super) fn ended(outcome: Result<()>, is_there: impl FnOnce() -> Result<bool>) -> Result<()> {
+    match outcome {
+        Err(error @ (Error::Fetch { .. } | Error::Remote { .. })) => match is_there() {
+            Ok(true) => Ok(()),
+            Err(stopped @ Error::Interrupted { .. }) => Err(stopped),
+            _ => Err(error),
+        },
+        outcome => outcome,
     }
 }
 
