@@ -390,7 +390,7 @@ fn the_text_names_files_samples_and_what_to_do() {
              DAMAGED      TOKENIZER\n             truncated to 2 of {size} bytes\n             \
              costs no sample\n\
              result       damaged: 2 files, 3 samples lost\n\
-             hint         copy the damaged files from an intact node, or delete them and run the build command again\n"
+             hint         bring the damaged files with `stoker repair CACHE --from REMOTE`, or delete them and run the build command again\n"
         )
     );
 }
