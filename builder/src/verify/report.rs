@@ -15,6 +15,7 @@ use stoker_reader::{CacheFile, CacheFiles};
 use super::table_rows::sample_ids;
 use super::{Finding, NAMED_SAMPLES_MAX};
 use crate::held::{self, numbers};
+use crate::source::printable;
 
 /// Notes that the text shows; `--json` has all.
 const SHOWN_NOTES_MAX: usize = 10;
@@ -271,7 +272,7 @@ impl Report {
         }
         for damage in &self.damages {
             let _ = writeln!(text, "DAMAGED      {}", damage.file);
-            let _ = writeln!(text, "             {}", damage.what);
+            let _ = writeln!(text, "             {}", printable(&damage.what));
             if self.fingerprint.is_some() {
                 let _ = writeln!(text, "             {}", cost_text(damage));
             }
@@ -283,7 +284,7 @@ impl Report {
                 NoteKind::Leftover => "left over by an interrupted write",
                 NoteKind::Foreign => "not ours",
             };
-            let _ = writeln!(text, "note         {}: {what}", note.path);
+            let _ = writeln!(text, "note         {}: {what}", printable(&note.path));
         }
         if let Some(more) = self
             .notes
@@ -383,7 +384,7 @@ fn cost_text(damage: &Damage) -> String {
     let mut text = format!(
         "costs {}: {}",
         counted(damage.lost_samples, "sample"),
-        damage.first_lost.join(", ")
+        printable(&damage.first_lost.join(", "))
     );
     if damage.lost_samples > damage.first_lost.len() as u64 {
         text.push_str(", ...");
