@@ -121,3 +121,32 @@ impl Write for Counted {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_end_is_forgiven_only_where_the_file_is_found() {
+        let lost = || {
+            Err(Error::Fetch {
+                uri: "s3://bucket/it".into(),
+                tries: 2,
+                what: "NoSuchUpload".into(),
+                hint: String::new(),
+            })
+        };
+        assert!(ended(lost(), || Ok(true)).is_ok());
+        for there in [Ok(false), lost().map(|()| false)] {
+            assert!(matches!(ended(lost(), || there), Err(Error::Fetch { .. })));
+        }
+        let stopped = || Err(Error::Interrupted { signal: 2 });
+        let outcome = ended(lost(), || stopped().map(|()| true));
+        assert!(matches!(outcome, Err(Error::Interrupted { .. })));
+        let outcome = ended(stopped(), || Ok(true));
+        assert!(matches!(outcome, Err(Error::Interrupted { .. })));
+        // In a folder the file may be there, but not durable.
+        let full = Err(Error::io("sync", "remote")(io::Error::other("no")));
+        assert!(matches!(ended(full, || Ok(true)), Err(Error::Io { .. })));
+    }
+}
