@@ -82,15 +82,13 @@ pub enum Error {
         /// What to do.
         hint: String,
     },
-    /// Another builder holds the output.
-    #[error("another builder (pid {pid} on host {host}) is writing `{}`", path.display())]
+    /// Others hold the folder.
+    #[error("{holder} `{}`", path.display())]
     Locked {
-        /// The output folder.
+        /// The folder.
         path: PathBuf,
-        /// The holder's process id.
-        pid: u32,
-        /// The holder's host.
-        host: String,
+        /// Who holds it, and what for.
+        holder: String,
     },
     /// The output holds an unfinished build of something else.
     #[error("`{}` holds an unfinished build with another {changed}", path.display())]

@@ -6,13 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::fs;
+use std::fs::{self, DirEntry};
+use std::path::Path;
 
 use stoker_formats::{FileName, PARTS_FOLDER, PartFile};
 use stoker_reader::{CacheFiles, synced_partitions};
 
 use crate::build::named::plan_ids;
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::records;
 
 /// What a folder shall hold.
@@ -93,6 +95,18 @@ pub(crate) fn look(files: &CacheFiles) -> Result<Held> {
         extra,
         damages,
     })
+}
+
+/// Whether a sync has left word of a share, of whatever cache, in the folder `root`.
+pub(crate) fn is_synced(root: &Path) -> bool {
+    let is_share = |entry: &DirEntry| {
+        let name = entry.file_name();
+        matches!(
+            name.to_str().map(PartFile::parse),
+            Some(Ok(PartFile::Share(_)))
+        )
+    };
+    folder::entries(&root.join(PARTS_FOLDER)).is_ok_and(|found| found.iter().any(is_share))
 }
 
 /// How many shards of a partition are in the folder, whatever they are, and how many are not.

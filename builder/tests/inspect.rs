@@ -192,6 +192,36 @@ fn the_summary_needs_the_manifest_alone() {
 }
 
 #[test]
+fn what_others_have_written_cannot_steer_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut content = synthetic::content();
+    content[0].samples[0].sample_id = "train\u{1b}[2J:1".into();
+    let mut recipe = synthetic::recipe();
+    recipe["text"]["note"] = "a\u{9b}2Jb".into();
+    let tables = synthetic::opaque_tables();
+    let mut manifest = synthetic::write_with(folder.path(), &content, &tables, recipe);
+    manifest.created_by = "stoker\u{1b}[2J".into();
+    fs::write(
+        folder.path().join("manifest.json"),
+        manifest.to_bytes().unwrap(),
+    )
+    .unwrap();
+    let files = CacheFiles::open(folder.path()).unwrap();
+    let text = summarise(&files).unwrap().to_text();
+    for line in [
+        "written by stoker\u{fffd}[2J\n",
+        "note = \"a\u{fffd}2Jb\"\n",
+    ] {
+        assert!(text.contains(line), "{line:?} in\n{text:?}");
+    }
+    let error = find(&Cache::open(folder.path()).unwrap(), "record-1").unwrap_err();
+    assert_eq!(
+        error.hint().unwrap(),
+        "choose one by its sample id: train\u{fffd}[2J:1, train.jsonl:21"
+    );
+}
+
+#[test]
 fn statistics_are_those_of_the_content() {
     let (folder, content) = made();
     let found = stats(folder.path()).unwrap();

@@ -390,7 +390,27 @@ fn the_text_names_files_samples_and_what_to_do() {
              DAMAGED      TOKENIZER\n             truncated to 2 of {size} bytes\n             \
              costs no sample\n\
              result       damaged: 2 files, 3 samples lost\n\
-             hint         copy the damaged files from an intact node, or delete them and run the build command again\n"
+             hint         bring the damaged files with `stoker repair CACHE --from REMOTE`, or delete them and run the build command again\n"
         )
     );
+}
+
+/// Files and samples are named by others, and a terminal obeys.
+#[test]
+fn the_text_shows_no_control_character_of_a_name() {
+    let mut content = synthetic::content();
+    content[1].samples[4].sample_id = "train\u{1b}[2J:16".into();
+    let folder = made(&content);
+    let shard = format!("text-{}/shards/p0001-000001.arrow", "22".repeat(16));
+    fs::remove_file(folder.path().join(shard)).unwrap();
+    fs::write(folder.path().join("a\u{1b}[2Jb"), b"").unwrap();
+    let report = check(folder.path(), false);
+    assert_eq!(report.damages[0].first_lost[0], "train\u{1b}[2J:16");
+    let text = report.to_text();
+    assert!(
+        text.contains("costs 3 samples: train\u{fffd}[2J:16, "),
+        "{text:?}"
+    );
+    assert!(text.contains("a\u{fffd}[2Jb: not ours"), "{text:?}");
+    assert!(!text.contains('\u{1b}'), "{text:?}");
 }

@@ -380,7 +380,7 @@ impl Error {
                 "give the folder that `stoker build` wrote; an unfinished build has no manifest yet",
             ),
             Self::Missing { .. } => Some(
-                "check that the disk is mounted, copy the files from an intact node, or run the build command again; a node that holds a share of the cache needs a placement",
+                "check that the disk is mounted; bring the files again with `stoker repair CACHE --from REMOTE`, those of a synced share also with `stoker sync`, or make them where they were built with the build command; a node that holds a share of the cache needs a placement",
             ),
             Self::Damaged { .. } => Some("run `stoker verify` to see what it costs"),
             Self::Formats { error, .. } => error.hint(),

@@ -10,6 +10,7 @@ use stoker_tests::command::{Ended, Run};
 use stoker_tests::corpus::png;
 use stoker_tests::dice::Dice;
 use stoker_tests::parts::{Scene, copy_small};
+use stoker_tests::remote::{push, sync};
 
 fn scene() -> Scene {
     Scene::new(24, &["--partitions", "4"])
@@ -342,4 +343,57 @@ fn a_node_that_gave_shards_away_is_sound_without_its_records() {
         let report = verify(part).expect_code(0).json();
         assert_eq!(report["not_held"], serde_json::json!(elsewhere));
     }
+}
+
+/// The record of a part goes with the shards that it names, also where these went before without it.
+#[test]
+fn a_sync_that_prunes_removes_the_record_of_what_belongs_elsewhere() {
+    let scene = scene();
+    let parts = scene.parts(2);
+    commit_all(&scene, &parts);
+    let remote = scene.corpus.output("remote").display().to_string();
+    for part in &parts {
+        let _ = push(part, &remote).end().expect_code(0);
+    }
+    let record = parts[0].join("parts/0000-of-0002.json");
+    let table = scene.corpus.output("placement.json");
+    let prune = |placement: &str| {
+        fs::write(&table, placement).expect("a table");
+        let run = sync(&remote, &parts[0]).args(["--prune", "--node", "0", "--placement"]);
+        let _ = run.args([&table]).end().expect_code(0);
+    };
+    // What is of the node's share alone is needed to make it again.
+    prune("[[0,2],[1,3]]");
+    assert!(record.exists());
+    for name in files(&parts[0]).into_keys() {
+        if name.contains("shards/p0002-") {
+            fs::remove_file(parts[0].join(&name)).expect("our own file");
+        }
+    }
+    prune("[[0],[1,2,3]]");
+    assert!(!record.exists());
+    let report = verify(&parts[0]).expect_code(0).json();
+    assert_eq!(report["not_held"], serde_json::json!([1, 2, 3]));
+}
+
+/// A commit that fails late makes no share of the whole cache that the output holds.
+#[test]
+fn a_commit_that_fails_in_its_tables_leaves_another_cache_whole() {
+    let scene = scene();
+    let parts = scene.parts(2);
+    let output = scene.corpus.output("other");
+    let other = scene.build(&output).with("--seed", "9");
+    let _ = other.end().expect_code(0);
+    let table = "parts/0001-of-0002-samples.parquet";
+    flip(&parts[1].join(table));
+    let ended = scene.commit(&parts, &output).end().expect_code(2);
+    assert!(ended.stderr.contains(table), "{}", ended.stderr);
+    let _ = verify(&output).expect_code(0);
+    for name in files(&output).into_keys() {
+        if name.contains("shards/p0001-") {
+            fs::remove_file(output.join(&name)).expect("our own file");
+        }
+    }
+    let report = verify(&output).expect_code(1).json();
+    assert_eq!(report["not_held"], serde_json::Value::Null);
 }

@@ -9,9 +9,11 @@ use stoker_builder::remote::RemoteOptions;
 use stoker_builder::source::{CredentialSource, Deadlines};
 use stoker_builder::sync::{Share, SyncRequest, sync};
 use stoker_builder::{Error, Result};
+use stoker_formats::Folder;
 use stoker_tests::cache::{assert_same, files};
 use stoker_tests::remote::Scene;
 use stoker_tests::s3::{ACCESS_KEY, Fault, Faults, Proxy, SECRET_KEY};
+use stoker_tests::synthetic;
 use tokio::runtime::Runtime;
 
 const PASSING: [Fault; 14] = [
@@ -30,6 +32,9 @@ const PASSING: [Fault; 14] = [
     Fault::ResetInBody,
     Fault::OtherRange,
 ];
+
+/// More than goes in one part of an upload.
+const LARGE_BYTES: usize = 9 << 20;
 
 fn options(proxy: &Proxy, tries: u32) -> RemoteOptions {
     RemoteOptions {
@@ -50,9 +55,9 @@ fn options(proxy: &Proxy, tries: u32) -> RemoteOptions {
     }
 }
 
-fn push_to(scene: &Scene, place: &str, options: RemoteOptions, runtime: &Runtime) -> Result<()> {
+fn push_to(cache: &Path, place: &str, options: RemoteOptions, runtime: &Runtime) -> Result<()> {
     let request = PushRequest {
-        cache: scene.cache(),
+        cache: cache.to_path_buf(),
         destination: place.into(),
         level: LEVEL,
         threads: 4,
@@ -104,7 +109,7 @@ fn faults_that_pass_leave_no_trace() {
         };
         let proxy = Proxy::start(server.address(), faults).unwrap();
         let place = format!("s3://bucket/{name}");
-        push_to(&scene, &place, options(&proxy, 30), &runtime).unwrap();
+        push_to(&scene.cache(), &place, options(&proxy, 30), &runtime).unwrap();
         let to = scene.path(name);
         sync_to(&place, &to, options(&proxy, 30), &runtime).unwrap();
         assert_same(&files(&scene.cache()), &files(&to), name);
@@ -118,16 +123,57 @@ fn large_shards_pass_through_the_same_faults() {
     let scene = Scene::big();
     let server = scene.serve();
     let runtime = Runtime::new().unwrap();
+    // Of this one alone: small files have faults enough in the test before.
+    let images = Folder::Images(scene.manifest.image_plan_id);
     let faults = Faults {
         seed: 3,
         per_path_max: 12,
-        ..Faults::each(&PASSING, 0.04)
+        path_end: format!("{images}/shards/p0000-000000.arrow.zst"),
+        ..Faults::each(&PASSING, 0.06)
     };
     let proxy = Proxy::start(server.address(), faults).unwrap();
-    push_to(&scene, "s3://bucket/big", options(&proxy, 40), &runtime).unwrap();
+    push_to(
+        &scene.cache(),
+        "s3://bucket/big",
+        options(&proxy, 40),
+        &runtime,
+    )
+    .unwrap();
     let to = scene.path("to");
     sync_to("s3://bucket/big", &to, options(&proxy, 40), &runtime).unwrap();
     assert_same(&files(&scene.cache()), &files(&to), "large shards");
+    let spoilt: u64 = PASSING.iter().map(|fault| proxy.spoilt(*fault)).sum();
+    assert!(spoilt > 0);
+}
+
+/// A server that is asked to end an upload again knows of none; what it holds tells that all is done.
+#[test]
+fn an_upload_whose_end_was_not_answered_is_done() {
+    let scene = Scene::big();
+    let server = scene.serve();
+    let runtime = Runtime::new().unwrap();
+    let cache = scene.path("large");
+    let mut tables = synthetic::opaque_tables();
+    tables[0].0 = vec![7; LARGE_BYTES];
+    let content = synthetic::content_of(&[4, 4]);
+    let mut manifest = synthetic::write_sized(&cache, &content, &tables, synthetic::recipe(), 4);
+    manifest.inputs[0].name = "a".repeat(LARGE_BYTES);
+    fs::write(cache.join("manifest.json"), manifest.to_bytes().unwrap()).unwrap();
+    // A shard; a table and the manifest.
+    for (cache, ends) in [(scene.cache(), 1), (cache, 2)] {
+        let faults = Faults {
+            per_path_max: 1,
+            ..Faults::each(&[Fault::LostEnd], 1.0)
+        };
+        let proxy = Proxy::start(server.address(), faults).unwrap();
+        // Short: the server keeps what it knows of an upload under the object's whole name.
+        let place = format!("s3://bucket/{ends}");
+        push_to(&cache, &place, options(&proxy, 3), &runtime).unwrap();
+        assert_eq!(proxy.spoilt(Fault::LostEnd), ends);
+        let to = scene.path(&format!("to-{ends}"));
+        sync_to(&place, &to, options(&proxy, 3), &runtime).unwrap();
+        assert_same(&files(&cache), &files(&to), &place);
+    }
 }
 
 #[test]
@@ -147,7 +193,13 @@ fn faults_that_stay_are_errors_and_the_next_run_ends_right() {
         Fault::OtherEtag,
     ];
     let calm = Proxy::start(server.address(), Faults::default()).unwrap();
-    push_to(&scene, "s3://bucket/good", options(&calm, 3), &runtime).unwrap();
+    push_to(
+        &scene.cache(),
+        "s3://bucket/good",
+        options(&calm, 3),
+        &runtime,
+    )
+    .unwrap();
     for (number, fault) in lasting.into_iter().enumerate() {
         let what = format!("{fault:?}");
         // Whatever ends so is spoilt every time, the rest passes.
@@ -168,12 +220,12 @@ fn faults_that_stay_are_errors_and_the_next_run_ends_right() {
         sync_to("s3://bucket/good", &to, options(&calm, 3), &runtime).unwrap();
         assert_same(&files(&scene.cache()), &files(&to), &what);
         let place = format!("s3://bucket/put-{number}");
-        if push_to(&scene, &place, options(&proxy, 3), &runtime).is_err() {
+        if push_to(&scene.cache(), &place, options(&proxy, 3), &runtime).is_err() {
             let manifest = scene
                 .objects(&format!("put-{number}"))
                 .join("manifest.json");
             assert!(!manifest.exists(), "{what}");
-            push_to(&scene, &place, options(&calm, 3), &runtime).unwrap();
+            push_to(&scene.cache(), &place, options(&calm, 3), &runtime).unwrap();
         }
         let good = files(&scene.objects("good"));
         assert_same(
@@ -191,7 +243,13 @@ fn flipped_bits_never_get_a_name() {
     let server = scene.serve();
     let runtime = Runtime::new().unwrap();
     let proxy = Proxy::start(server.address(), Faults::default()).unwrap();
-    push_to(&scene, "s3://bucket/big", options(&proxy, 3), &runtime).unwrap();
+    push_to(
+        &scene.cache(),
+        "s3://bucket/big",
+        options(&proxy, 3),
+        &runtime,
+    )
+    .unwrap();
     proxy.set(Faults {
         path_end: "p0000-000000.arrow.zst".into(),
         ..Faults::each(&[Fault::FlippedBit], 1.0)

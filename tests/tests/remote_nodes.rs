@@ -5,12 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use stoker_builder::build::lock::Lock;
 use stoker_reader::{Reader, ReaderOptions};
 use stoker_tests::cache::files;
 use stoker_tests::command::Run;
 use stoker_tests::parts::{is_shard, shards};
 use stoker_tests::remote::{Scene, push, sync, through};
 use stoker_tests::s3::Server;
+use stoker_tests::strace::{Point, failed_at};
 use tempfile::TempDir;
 
 /// Samples of a global batch: a multiple of 4 and of 5.
@@ -221,6 +223,45 @@ fn nothing_goes_that_the_remote_does_not_hold_and_nothing_without_being_asked() 
     let mut kept = before.clone();
     kept.retain(|name, hash| hash.is_empty() || name.contains("/p0000-") || stay.contains(name));
     assert_eq!(kept, shards(&output));
+}
+
+/// Several nodes that prune at once each hold their own folder, and share the one that they sync from.
+#[test]
+fn nodes_that_prune_share_the_folder_that_they_sync_from() {
+    let scene = Scene::new(&[9, 8, 7]);
+    let remote = scene.path("remote");
+    let place = remote.display().to_string();
+    let _ = push(&scene.cache(), &place).end().expect_code(0);
+    let output = scene.path("output");
+    let whole = || sync(&place, &output).end().expect_code(0);
+    let _ = whole();
+    let prune = sync(&place, &output).args(["--node", "0", "--nodes", "3", "--prune", "--json"]);
+    let builder = Lock::take(&remote).unwrap();
+    let ended = prune.end().expect_code(2);
+    assert!(ended.stderr.contains("another builder"), "{}", ended.stderr);
+    drop(builder);
+    let removed = |run: &Run| run.end().expect_code(0).json()["removed"].as_u64();
+    let others = [Lock::share(&remote).unwrap(), Lock::share(&remote).unwrap()];
+    assert!(others.iter().all(Option::is_some));
+    assert!(removed(&prune) > Some(0));
+    // Meanwhile nobody builds there, and no other node prunes by what is removed here.
+    let ended = push(&scene.cache(), &place).end().expect_code(2);
+    let what = "nodes that sync with --prune are reading";
+    assert!(ended.stderr.contains(what), "{}", ended.stderr);
+    drop(others);
+    // Where nothing can be written nobody takes the lock, and nobody needs it: when its file is opened, and when it is made.
+    for nth in [1, 2] {
+        let _ = whole();
+        let _ = fs::remove_file(remote.join("stoker.lock"));
+        let point = Point {
+            call: "openat".into(),
+            path: "stoker.lock".into(),
+            nth,
+        };
+        let run = failed_at(&prune, &remote, &point, "error=EROFS");
+        assert!(removed(&run) > Some(0), "{nth}");
+        assert!(!remote.join("stoker.lock").exists());
+    }
 }
 
 /// The copy that lets a shard go must be another file than the shard.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use stoker_tests::cache::{assert_same, files, flip};
+use stoker_tests::clean::slowed;
 use stoker_tests::command::Run;
 use stoker_tests::parts::small;
 use stoker_tests::remote::{Scene, on_node, push, sync, through};
@@ -14,6 +15,16 @@ const SAMPLES: [u64; 3] = [40, 7, 12];
 fn pack(cache: &Path, name: &str, tokens: &str) {
     let run = Run::stoker(["pack", "--max-tokens", tokens, "--name", name]);
     let _ = run.args([cache]).end().expect_code(0);
+}
+
+/// The same, and a second one that leaves out the same samples: both name the same list of these.
+fn pack_twins(cache: &Path) {
+    pack(cache, "first", "8");
+    let run = Run::stoker(["pack", "--max-tokens", "8", "--name", "second"]);
+    let run = run.args(["--seed", "5", "--by-modality"]);
+    let _ = run.args([cache]).end().expect_code(0);
+    let tables = packs(cache, ".parquet");
+    assert!(tables.len() < 4, "{tables:?}");
 }
 
 /// The names below `packs/` that end so.
@@ -105,4 +116,72 @@ fn damaged_tables_and_entries_are_mended_and_damage_does_not_spread() {
     assert!(!share.join("packs/first.json").exists());
     let ended = push(&share, &place).end();
     assert_eq!(ended.code, Some(2), "a share that is not whole is no cache");
+}
+
+#[test]
+fn a_file_that_two_tables_name_is_put_brought_and_mended_once() {
+    let scene = Scene::new(&SAMPLES);
+    pack_twins(&scene.cache());
+    let all = files(&scene.cache());
+    let count = all.values().filter(|hash| !hash.is_empty()).count() as u64;
+    // What neither the manifest nor an entry names: these three.
+    let named = count - 3;
+    let place = scene.path("remote").display().to_string();
+    let report = |run: Run| run.args(["--json"]).end().expect_code(0).json();
+    assert_eq!(report(push(&scene.cache(), &place))["files"], count);
+    assert_eq!(report(push(&scene.cache(), &place))["files_there"], count);
+    let copy = scene.path("copy");
+    assert_eq!(report(sync(&place, &copy))["files"], named);
+    assert_eq!(report(sync(&place, &copy))["files_kept"], named);
+    assert_same(&all, &files(&copy), "brought");
+    let repair = Run::stoker(["repair", "--from", &place]).args([&copy]);
+    for table in packs(&copy, ".parquet") {
+        flip(&copy.join(&table));
+        let repaired = report(repair.clone());
+        assert_eq!(repaired["files"], named);
+        assert_eq!(repaired["damages"].as_array().map(Vec::len), Some(1));
+    }
+    // Slow syncs: if both entries were mended at once, both would write what they share.
+    for name in ["packs/first.json", "packs/second.json"] {
+        flip(&copy.join(name));
+    }
+    for table in packs(&copy, ".parquet") {
+        fs::remove_file(copy.join(table)).unwrap();
+    }
+    let _ = slowed(&repair, 100).end().expect_code(0);
+    assert_same(&all, &files(&copy), "mended");
+}
+
+/// What the remote holds damaged stays damaged here, and nothing else does.
+#[test]
+fn a_damaged_entry_of_the_remote_costs_no_other_file_its_repair() {
+    let scene = Scene::new(&SAMPLES);
+    pack_twins(&scene.cache());
+    let remote = scene.path("remote");
+    let place = remote.display().to_string();
+    let _ = push(&scene.cache(), &place).end().expect_code(0);
+    let copy = scene.path("copy");
+    let _ = sync(&place, &copy).end().expect_code(0);
+    let good = files(&copy);
+    let shard = good.keys().find(|name| name.contains("/shards/p0001-"));
+    let shard = shard.expect("a shard").clone();
+    let (first, second) = ("packs/first.json", "packs/second.json");
+    let entry = fs::read(remote.join(first)).unwrap();
+    flip(&remote.join(first));
+    for name in [first, second, &shard] {
+        flip(&copy.join(name));
+    }
+    let repair = Run::stoker(["repair", "--from", &place]).args([&copy]);
+    let text = repair.end().expect_code(1).stdout;
+    for line in [
+        format!("mended       {shard}"),
+        format!("mended       {second}"),
+        format!("DAMAGED      {first}"),
+        format!("{place}/{first}"),
+    ] {
+        assert!(text.contains(&line), "{line} in\n{text}");
+    }
+    fs::write(remote.join(first), entry).unwrap();
+    let _ = repair.end().expect_code(0);
+    assert_same(&good, &files(&copy), "mended");
 }

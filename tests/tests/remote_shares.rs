@@ -113,7 +113,13 @@ fn a_partition_that_is_lost_whole_is_damage_and_comes_back() {
     assert_eq!(report["not_held"], elsewhere);
     assert_eq!(report["damages"].as_array().map(Vec::len), Some(lost));
     assert_eq!(report["lost_samples"], SAMPLES[4]);
+    // The source's build would make the whole cache here.
+    let text = node.run("verify").end().expect_code(1).stdout;
+    let hint = "`stoker repair CACHE --from REMOTE`, or run `stoker sync` again\n";
+    assert!(text.ends_with(hint), "{text}");
     let ended = node.read(2);
+    let hint = "`stoker repair CACHE --from REMOTE`";
+    assert!(ended.stderr.contains(hint), "{}", ended.stderr);
     assert!(ended.stderr.contains("/shards/p0004-"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("/shards/p0000-"), "{}", ended.stderr);
     let other = node.scene.path("other").display().to_string();

@@ -13,6 +13,7 @@ use stoker_tests::corpus::png;
 use stoker_tests::dice::Dice;
 use stoker_tests::parts::Scene;
 use stoker_tests::snapshot;
+use stoker_tests::strace::{Point, failed_at};
 
 /// Inode and time of change of every shard.
 fn stamps(root: &Path) -> BTreeMap<String, (u64, i64, i64)> {
@@ -321,4 +322,26 @@ fn a_repair_without_its_source_leaves_nothing_behind() {
     fs::rename(&away, &images).expect("the pictures");
     let _ = clean.corpus.rebuild(&output).end().expect_code(0);
     assert_same(&clean.files, &files(&output), "with the pictures again");
+}
+
+/// A file whose check was broken off is not called damaged.
+#[test]
+fn a_repair_that_is_stopped_while_it_checks_says_so() {
+    let clean = Clean::new(30);
+    let output = clean.corpus.output("cache");
+    let _ = clean.corpus.build(&output).end().expect_code(0);
+    let shard = clean.name("images-", "shards/p0000-000001");
+    fs::remove_file(output.join(&shard)).expect("a shard");
+    // It is written under another name, so who opens it first is the check.
+    let point = Point {
+        call: "openat".into(),
+        path: (&shard).into(),
+        nth: 1,
+    };
+    let rebuild = clean.corpus.rebuild(&output);
+    let stopped = failed_at(&rebuild, &output, &point, "signal=SIGINT").end();
+    let stopped = stopped.expect_code(130);
+    assert!(stopped.stderr.contains("SIGINT"), "{}", stopped.stderr);
+    let _ = rebuild.end().expect_code(0);
+    assert_same(&clean.files, &files(&output), "mended");
 }

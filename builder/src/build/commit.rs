@@ -27,7 +27,8 @@ use crate::pack::store;
 use crate::plan::PlannedFile;
 use crate::publish::Publisher;
 
-/// What the manifest says of its maker. Byte identity is promised for one release.
+/// What the manifest, the record of a part or share and the entry of a pack table say of their maker. Byte identity is promised
+/// for one release.
 pub(crate) const CREATED_BY: &str = concat!("stoker ", env!("CARGO_PKG_VERSION"));
 
 /// What a commit needs beside the context.

@@ -18,6 +18,7 @@ use tokenizers::Tokenizer;
 
 use crate::error::{Error, Result};
 use crate::held::{self, numbers};
+use crate::source::printable;
 pub use picture::write_pictures;
 pub use summary::{PackSummary, Summary, pack_tables, summarise};
 pub use text::{Marks, Span, SpanKind};
@@ -134,7 +135,10 @@ pub fn find(cache: &Cache, id: &str) -> Result<Place> {
             let more = if count > names.len() as u64 { ", ..." } else { "" };
             Err(Error::Usage {
                 what: format!("{count} records have the id `{shown}`"),
-                hint: format!("choose one by its sample id: {}{more}", names.join(", ")),
+                hint: format!(
+                    "choose one by its sample id: {}{more}",
+                    printable(&names.join(", "))
+                ),
             })
         }
     }

@@ -13,6 +13,7 @@ use stoker_reader::CacheFiles;
 use crate::error::Result;
 use crate::held::{self, numbers};
 use crate::pack::store;
+use crate::source::printable;
 use crate::verify::extra_text;
 
 /// Inputs that the text lists.
@@ -177,7 +178,11 @@ impl Summary {
         line("fingerprint", self.fingerprint.clone());
         line(
             "format",
-            format!("{}, written by {}", self.format_version, self.created_by),
+            format!(
+                "{}, written by {}",
+                self.format_version,
+                printable(&self.created_by)
+            ),
         );
         for split in &self.splits {
             line(
@@ -237,7 +242,8 @@ impl Summary {
         for half in ["image", "text"] {
             if let Some(fields) = self.recipe[half].as_object() {
                 for (name, value) in fields {
-                    line(&format!("{half} recipe"), format!("{name} = {value}"));
+                    let field = format!("{name} = {value}");
+                    line(&format!("{half} recipe"), printable(&field));
                 }
             }
         }

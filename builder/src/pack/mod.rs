@@ -24,6 +24,7 @@ use stoker_formats::{
 use stoker_reader::CacheFiles;
 
 use crate::build::Stop;
+use crate::build::commit::CREATED_BY;
 use crate::build::lock::Lock;
 use crate::error::{Error, Result};
 use crate::publish::Publisher;
@@ -39,9 +40,6 @@ pub const WINDOW: u32 = 8192;
 
 /// Of a table, as an estimate for the message of a full disk.
 const TABLE_BYTES_A_SAMPLE: u64 = 4;
-
-/// What the entry says of its maker.
-const CREATED_BY: &str = concat!("stoker ", env!("CARGO_PKG_VERSION"));
 
 /// What is to be packed, and how.
 #[derive(Debug, Clone)]

@@ -9,14 +9,13 @@ use std::path::{Path, PathBuf};
 
 use stoker_formats::limits::MAX_RECEIPT_BYTES;
 use stoker_formats::{
-    ContentHash, Error as Formats, FileEntry, FileName, Folder, ImageReceipt, PartitionFiles,
-    SampleReceipt,
+    ContentHash, Error as Formats, FileName, Folder, ImageReceipt, SampleReceipt,
 };
 use stoker_reader::CacheFile;
 
 use super::cover::Source;
 use super::found::Part;
-use super::path;
+use super::{path, small_files, tokenizer};
 use crate::build::Stop;
 use crate::build::commit::publish_unless_there;
 use crate::build::named::Named;
@@ -33,7 +32,7 @@ const NAMED_FILES_MAX: usize = 20;
 pub(super) struct Collector<'a> {
     pub(super) parts: &'a [Part],
     pub(super) sources: &'a [Source],
-    pub(super) layout: &'a Layout,
+    pub(super) layout: Layout,
     pub(super) output: &'a Path,
     pub(super) named: &'a Named,
     pub(super) stop: &'a Stop,
@@ -42,9 +41,7 @@ pub(super) struct Collector<'a> {
 /// A file of a part that the cache's folder shall hold.
 struct Small<'a> {
     root: &'a Path,
-    folder: Folder,
-    name: FileName,
-    entry: FileEntry,
+    file: CacheFile,
 }
 
 impl Collector<'_> {
@@ -59,14 +56,16 @@ impl Collector<'_> {
                 lost.push(small.from().display().to_string());
                 continue;
             }
-            let to = path(self.output, small.folder, small.name);
-            if !self
-                .named
-                .allows(small.folder, small.name, small.entry.hash)
-            {
+            let CacheFile {
+                folder,
+                name,
+                entry,
+            } = small.file;
+            let to = path(self.output, folder, name);
+            if !self.named.allows(folder, name, entry.hash) {
                 return Err(Error::Otherwise { path: to });
             }
-            let is_named = self.named.names(small.folder, small.name, small.entry.hash);
+            let is_named = self.named.names(folder, name, entry.hash);
             if !is_named && small.is_contradicted(&to) {
                 return Err(contradicted(&to));
             }
@@ -87,7 +86,7 @@ impl Collector<'_> {
             let Some(bytes) = small.read() else {
                 return Err(lacking(vec![small.from().display().to_string()]));
             };
-            let file = Path::new(&small.folder.to_string()).join(small.name.to_string());
+            let file = PathBuf::from(small.file.relative());
             if let (Some(folder), Some(name)) = (file.parent(), file.file_name()) {
                 publish_unless_there(publisher, folder, &name.to_string_lossy(), &bytes)?;
             }
@@ -96,24 +95,14 @@ impl Collector<'_> {
     }
 
     fn files(&self) -> impl Iterator<Item = Small<'_>> {
-        let tokenizer = self.parts[0].record.tokenizer;
-        let hash = tokenizer.hash;
         let tokenizer = Small {
             root: &self.parts[0].root,
-            folder: self.layout.text(),
-            name: FileName::Tokenizer { hash },
-            entry: tokenizer,
+            file: tokenizer(self.layout, &self.parts[0].record),
         };
-        let partitions = (0u32..).zip(self.sources).flat_map(|(partition, source)| {
+        let partitions = self.sources.iter().flat_map(|source| {
             let root = self.parts[source.part].root.as_path();
-            let files = &source.entry(self.parts).files;
-            let images = small_files(root, self.layout.images(), partition, &files.images);
-            images.chain(small_files(
-                root,
-                self.layout.text(),
-                partition,
-                &files.samples,
-            ))
+            let files = small_files(self.layout, source.entry(self.parts));
+            files.map(move |file| Small { root, file })
         });
         partitions.chain([tokenizer])
     }
@@ -140,53 +129,39 @@ impl Collector<'_> {
     }
 }
 
-fn small_files<'a>(
-    root: &'a Path,
-    folder: Folder,
-    partition: u32,
-    files: &'a PartitionFiles,
-) -> impl Iterator<Item = Small<'a>> {
-    let all = CacheFile::of_partition(folder, partition, files);
-    let small = all.filter(|file| !matches!(file.name, FileName::Shard { .. }));
-    small.map(move |file| Small {
-        root,
-        folder,
-        name: file.name,
-        entry: file.entry,
-    })
-}
-
 impl Small<'_> {
     fn from(&self) -> PathBuf {
-        path(self.root, self.folder, self.name)
+        path(self.root, self.file.folder, self.file.name)
     }
 
     /// Its bytes, if they are those that the record names.
     fn read(&self) -> Option<Vec<u8>> {
         let from = self.from();
-        let bytes = has_file(&from, self.entry.bytes).then(|| fs::read(&from).ok());
+        let entry = self.file.entry;
+        let bytes = has_file(&from, entry.bytes).then(|| fs::read(&from).ok());
         bytes
             .flatten()
-            .filter(|bytes| ContentHash::of(bytes) == self.entry.hash)
+            .filter(|bytes| ContentHash::of(bytes) == entry.hash)
     }
 
     /// Whether a whole receipt stands at `to` that says something else: its shard may be there too.
     fn is_contradicted(&self, to: &Path) -> bool {
-        if !matches!(self.name, FileName::Receipt { .. }) {
+        if !matches!(self.file.name, FileName::Receipt { .. }) {
             return false;
         }
         let Ok(there) = read_regular(to, MAX_RECEIPT_BYTES) else {
             return false;
         };
-        let fault: Option<Formats> = match self.folder {
+        let fault: Option<Formats> = match self.file.folder {
             Folder::Images(_) => ImageReceipt::parse(&there).err(),
             Folder::Text(_) => SampleReceipt::parse(&there).err(),
         };
-        ContentHash::of(&there) != self.entry.hash && fault.is_none_or(|error| error.is_newer())
+        ContentHash::of(&there) != self.file.entry.hash
+            && fault.is_none_or(|error| error.is_newer())
     }
 }
 
-fn look_for_shards(part: &Part, layout: &Layout, lost: &mut Vec<String>) {
+fn look_for_shards(part: &Part, layout: Layout, lost: &mut Vec<String>) {
     let mut there = false;
     let mut missing = Vec::new();
     for entry in &part.record.partitions {

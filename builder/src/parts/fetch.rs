@@ -8,13 +8,15 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use stoker_formats::limits::MAX_MANIFEST_BYTES;
-use stoker_formats::{FileEntry, FileName, Folder, PARTS_FOLDER, PartFile, PartRecord};
+use stoker_formats::{FileEntry, FileName, PARTS_FOLDER, PartFile, PartRecord};
 use stoker_reader::CacheFile;
 use tokio::runtime::Runtime;
 
-use super::CommitRequest;
+use super::{CommitRequest, small_files, tokenizer};
 use crate::build::Stop;
+use crate::build::receipts::Layout;
 use crate::error::{Error, Result};
+use crate::records;
 use crate::remote::{RemoteOptions, Store, crew, runtime};
 
 /// Where the parts wait, in the output folder.
@@ -103,14 +105,12 @@ fn bring(uri: &str, to: &Path, options: &RemoteOptions, runtime: &Runtime) -> Re
 
 /// All files of a part but its record and its shards.
 fn files(record: &PartRecord) -> Vec<Small> {
-    let images = Folder::Images(record.image_plan_id);
-    let text = Folder::Text(record.text_plan_id);
-    let small = |folder: Folder, name: FileName, entry| Small {
-        name: format!("{folder}/{name}"),
-        entry,
+    let layout = Layout::new(records::ids(record));
+    let small = |file: CacheFile| Small {
+        name: file.relative(),
+        entry: file.entry,
     };
-    let hash = record.tokenizer.hash;
-    let mut all = vec![small(text, FileName::Tokenizer { hash }, record.tokenizer)];
+    let mut all = vec![small(tokenizer(layout, record))];
     for (name, entry) in record.tables.files() {
         if let FileName::Table { kind, .. } = name {
             let name = format!("{PARTS_FOLDER}/{}", PartFile::Table(record.name, kind));
@@ -118,14 +118,7 @@ fn files(record: &PartRecord) -> Vec<Small> {
         }
     }
     for entry in &record.partitions {
-        let files = &entry.files;
-        let images = CacheFile::of_partition(images, entry.partition, &files.images);
-        let samples = CacheFile::of_partition(text, entry.partition, &files.samples);
-        let both = images.chain(samples);
-        all.extend(
-            both.filter(|file| !matches!(file.name, FileName::Shard { .. }))
-                .map(|file| small(file.folder, file.name, file.entry)),
-        );
+        all.extend(small_files(layout, entry).map(small));
     }
     all
 }

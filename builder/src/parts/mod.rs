@@ -15,10 +15,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 use stoker_formats::{
-    FileName, Folder, Manifest, PARTS_FOLDER, PartEntry, PartName, Partition, SplitEntry, Tables,
-    VERSION, fingerprint,
+    FileName, Folder, Manifest, PARTS_FOLDER, PartEntry, PartName, PartRecord, Partition,
+    SplitEntry, Tables, VERSION, fingerprint,
 };
-use stoker_reader::CacheFiles;
+use stoker_reader::{CacheFile, CacheFiles};
 
 use crate::build::commit::{CREATED_BY, publish_manifest};
 use crate::build::lock::Lock;
@@ -102,17 +102,13 @@ pub fn commit(request: &CommitRequest, stop: &Stop) -> Result<CommitReport> {
     let collector = Collector {
         parts: &parts,
         sources: &sources,
-        layout: &layout,
+        layout,
         output: publisher.root(),
         named: &named,
         stop,
     };
     collector.check()?;
     layout.create(&publisher)?;
-    if !named.is_of(ids) {
-        // Marks a folder that holds a share of the cache's shards, perhaps none.
-        publisher.create_folder(Path::new(PARTS_FOLDER))?;
-    }
     collector.collect(&publisher)?;
     let merged = merge::merge(&parts, &sources, &layout, &publisher, stop)
         .map_err(|error| publisher.explain(error))?;
@@ -128,6 +124,10 @@ pub fn commit(request: &CommitRequest, stop: &Stop) -> Result<CommitReport> {
     };
     committed.count(&manifest.splits);
     layout.sync(&publisher)?;
+    if !named.is_of(ids) {
+        // Marks a folder that holds a share of the cache's shards, perhaps none. Not earlier: until then another cache is whole.
+        publisher.create_folder(Path::new(PARTS_FOLDER))?;
+    }
     publish_manifest(&publisher, &bytes)?;
     // Those of earlier plans say nothing of this cache.
     records::remove(&publisher, None, |of| of != Some(ids))?;
@@ -222,6 +222,28 @@ fn placement(parts: &[Part]) -> Option<Vec<Vec<u32>>> {
     let same = parts.iter().all(|part| part.record.name.workers == workers);
     let of = |worker| PartName { worker, workers }.partitions(first.all_partitions());
     same.then(|| (0..workers).map(|worker| of(worker).collect()).collect())
+}
+
+/// What the cache's folder shall hold of a partition but its shards.
+fn small_files(layout: Layout, entry: &PartEntry) -> impl Iterator<Item = CacheFile> + '_ {
+    let kinds = [
+        (layout.images(), &entry.files.images),
+        (layout.text(), &entry.files.samples),
+    ];
+    kinds
+        .into_iter()
+        .flat_map(move |(folder, files)| CacheFile::of_partition(folder, entry.partition, files))
+        .filter(|file| !matches!(file.name, FileName::Shard { .. }))
+}
+
+/// The tokenizer that the cache's folder shall hold.
+fn tokenizer(layout: Layout, record: &PartRecord) -> CacheFile {
+    let entry = record.tokenizer;
+    CacheFile {
+        folder: layout.text(),
+        name: FileName::Tokenizer { hash: entry.hash },
+        entry,
+    }
 }
 
 /// Where a file of a cache or a part lies.

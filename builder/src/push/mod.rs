@@ -24,7 +24,7 @@ use crate::pack::store::{self, Found};
 use crate::remote::files::shard_partition;
 use crate::remote::{Remote, RemoteFile, RemoteOptions, Store, Target, crew, pack_files};
 use crate::verify::progress::Progress;
-use send::Sender;
+use send::{Sender, ended};
 use there::There;
 
 /// zstd's level if nobody says: the fastest both ways; slower ones win little on pictures (docs/measured.md).
@@ -93,10 +93,7 @@ pub fn push(request: &PushRequest, handle: Handle) -> Result<PushReport> {
         shard_partition(file).is_none_or(|partition| not_held.binary_search(&partition).is_err())
     };
     let packs = packs(&files)?;
-    let mut work: Vec<RemoteFile> = packs
-        .iter()
-        .flat_map(|(entry, _)| pack_files(entry))
-        .collect();
+    let mut work: Vec<RemoteFile> = pack_files(packs.iter().map(|(entry, _)| entry)).collect();
     work.extend(
         files
             .expected()
@@ -225,12 +222,15 @@ fn put_unless_there(
     bytes: &[u8],
     counts: &Counts,
 ) -> Result<()> {
-    let there = remote.store().read(name, MAX_MANIFEST_BYTES as u64)?;
-    if there.as_deref() == Some(bytes) {
+    let is_there = || -> Result<bool> {
+        let there = remote.store().read(name, MAX_MANIFEST_BYTES as u64)?;
+        Ok(there.as_deref() == Some(bytes))
+    };
+    if is_there()? {
         counts.there.fetch_add(1, Ordering::Relaxed);
         return Ok(());
     }
-    target.replace(name, bytes)?;
+    ended(target.replace(name, bytes), is_there)?;
     counts.files.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }

@@ -29,7 +29,7 @@ impl Sender<'_> {
         if !file.is_shard {
             let mut upload = self.target.begin(&file.path, file.entry.bytes)?;
             self.read(file, &mut |piece| upload.put(piece))?;
-            upload.finish()?;
+            ended(upload.finish(), || self.remote.holds(file))?;
             return Ok(file.entry.bytes);
         }
         let path = self.root.join(&file.path);
@@ -42,11 +42,8 @@ impl Sender<'_> {
         let put_error = |error| put_error(error, &path);
         self.read(file, &mut |piece| packed.put(piece).map_err(put_error))?;
         let Counted { upload, bytes } = packed.finish(file.entry.hash).map_err(put_error)?;
-        match upload.finish() {
-            // The answer can be lost although all is done.
-            Err(_) if self.remote.holds(file).unwrap_or(false) => Ok(bytes),
-            outcome => outcome.map(|()| bytes),
-        }
+        ended(upload.finish(), || self.remote.holds(file))?;
+        Ok(bytes)
     }
 
     /// Hands the bytes of `file` to `put`. If this fails, they are not those that the manifest names, or could not be put.
@@ -82,6 +79,19 @@ impl Sender<'_> {
     }
 }
 
+/// What became of an upload that ended with `outcome`. The server's answer can be lost although all is done; asked again it knows
+/// of no such upload, so what counts is whether the file is there.
+pub(super) fn ended(outcome: Result<()>, is_there: impl FnOnce() -> Result<bool>) -> Result<()> {
+    match outcome {
+        Err(error @ (Error::Fetch { .. } | Error::Remote { .. })) => match is_there() {
+            Ok(true) => Ok(()),
+            Err(stopped @ Error::Interrupted { .. }) => Err(stopped),
+            _ => Err(error),
+        },
+        outcome => outcome,
+    }
+}
+
 fn damaged(path: PathBuf, what: String) -> Error {
     stoker_reader::Error::Damaged { path, what }.into()
 }
@@ -109,5 +119,34 @@ impl Write for Counted {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_end_is_forgiven_only_where_the_file_is_found() {
+        let lost = || {
+            Err(Error::Fetch {
+                uri: "s3://bucket/it".into(),
+                tries: 2,
+                what: "NoSuchUpload".into(),
+                hint: String::new(),
+            })
+        };
+        assert!(ended(lost(), || Ok(true)).is_ok());
+        for there in [Ok(false), lost().map(|()| false)] {
+            assert!(matches!(ended(lost(), || there), Err(Error::Fetch { .. })));
+        }
+        let stopped = || Err(Error::Interrupted { signal: 2 });
+        let outcome = ended(lost(), || stopped().map(|()| true));
+        assert!(matches!(outcome, Err(Error::Interrupted { .. })));
+        let outcome = ended(stopped(), || Ok(true));
+        assert!(matches!(outcome, Err(Error::Interrupted { .. })));
+        // In a folder the file may be there, but not durable.
+        let full = Err(Error::io("sync", "remote")(io::Error::other("no")));
+        assert!(matches!(ended(full, || Ok(true)), Err(Error::Io { .. })));
     }
 }

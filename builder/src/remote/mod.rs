@@ -12,6 +12,7 @@ mod packed;
 mod store;
 mod upload;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 use stoker_formats::limits::{MAX_MANIFEST_BYTES, MAX_PACK_ENTRY_BYTES};
 use stoker_formats::{
-    FileEntry, FileName, MANIFEST_NAME, Manifest, PACKS_FOLDER, PackEntry, PackFile,
+    FileEntry, FileName, MANIFEST_NAME, Manifest, PACKS_FOLDER, PackEntry, PackFile, PackName,
 };
 use stoker_reader::CacheFile;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -209,24 +210,37 @@ impl Remote {
     pub fn pack_entries(&self) -> Result<Vec<(PackEntry, Vec<u8>)>> {
         let mut found = Vec::new();
         for name in self.store.names(PACKS_FOLDER)? {
-            let Ok(PackFile::Entry(name)) = PackFile::parse(&name) else {
-                continue;
-            };
-            let path = format!("{PACKS_FOLDER}/{}", PackFile::Entry(name.clone()));
-            let Some(bytes) = self.store.read(&path, MAX_PACK_ENTRY_BYTES as u64)? else {
-                continue;
-            };
-            let entry =
-                PackEntry::parse(&bytes).map_err(|error| error.in_file(self.store.uri(&path)))?;
-            if entry.name == name && entry.fingerprint == self.manifest.fingerprint {
-                found.push((entry, bytes));
+            if let Ok(PackFile::Entry(name)) = PackFile::parse(&name) {
+                found.extend(self.pack_entry(&name)?);
             }
         }
         Ok(found)
     }
+
+    /// The entry of the pack table `name`, with its bytes; none if there is none that was made for this cache.
+    ///
+    /// # Errors
+    /// As [`pack_entries`](Self::pack_entries).
+    pub(crate) fn pack_entry(&self, name: &PackName) -> Result<Option<(PackEntry, Vec<u8>)>> {
+        let path = format!("{PACKS_FOLDER}/{}", PackFile::Entry(name.clone()));
+        let Some(bytes) = self.store.read(&path, MAX_PACK_ENTRY_BYTES as u64)? else {
+            return Ok(None);
+        };
+        let entry =
+            PackEntry::parse(&bytes).map_err(|error| error.in_file(self.store.uri(&path)))?;
+        let is_it = entry.name == *name && entry.fingerprint == self.manifest.fingerprint;
+        Ok(is_it.then_some((entry, bytes)))
+    }
 }
 
-/// The files that the entry of a pack table names beside its own.
-pub(crate) fn pack_files(entry: &PackEntry) -> impl Iterator<Item = RemoteFile> + '_ {
-    tables(entry).map(RemoteFile::pack_table)
+/// The files that the entries of pack tables name beside their own, by path and each once: two tables may leave out the same
+/// samples, and then share the list of these.
+pub(crate) fn pack_files<'a>(
+    entries: impl IntoIterator<Item = &'a PackEntry>,
+) -> impl Iterator<Item = RemoteFile> {
+    let files = entries.into_iter().flat_map(tables);
+    let files = files.map(RemoteFile::pack_table);
+    let by_path: BTreeMap<String, RemoteFile> =
+        files.map(|file| (file.path.clone(), file)).collect();
+    by_path.into_values()
 }

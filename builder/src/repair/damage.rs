@@ -3,6 +3,7 @@
 //! Owns which files a folder should hold: those of the manifest but for shards of other nodes, and those of its pack tables. Reads
 //! only. Invariant: every one of them is read through and hashed.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use stoker_formats::{FileEntry, PACKS_FOLDER, PackFile, PackName};
@@ -91,10 +92,13 @@ pub(super) fn find(files: &CacheFiles, threads: usize, show: bool, stop: &Stop) 
             what: record.what,
         })
         .collect();
+    // Two entries may name the same file.
+    let mut named = BTreeSet::new();
     for found in store::entries(files.root())? {
         match found.entry {
             Ok(entry) if entry.fingerprint == files.manifest().fingerprint => {
-                all.extend(store::tables(&entry).map(File::PackTable));
+                let tables = store::tables(&entry).filter(|table| named.insert(table.hash));
+                all.extend(tables.map(File::PackTable));
             }
             // Made for another cache.
             Ok(_) => {}

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PackEntry, PackFile, PackName};
+use stoker_formats::{MANIFEST_NAME, PACKS_FOLDER, PackFile, PackName};
 use stoker_reader::CacheFiles;
 
 use super::damage::{Damaged, File, writer};
@@ -62,21 +62,12 @@ pub(super) fn fetch(
             request.stop.clone(),
         ),
     };
-    let entries = if damaged
-        .iter()
-        .any(|found| matches!(found.file, File::PackEntry(_)))
-    {
-        remote.pack_entries()?
-    } else {
-        Vec::new()
-    };
-    let numbered: Vec<(usize, &Damaged)> = damaged.iter().enumerate().collect();
     let done = Mutex::new(Vec::new());
-    crew::each(request.threads, &numbered, |(number, found)| {
+    let mend = |(number, found): &(usize, &Damaged)| {
         let outcome = match &found.file {
             File::Cache(file) => mender.file(&RemoteFile::from(file)),
             File::PackTable(entry) => mender.file(&RemoteFile::pack_table(*entry)),
-            File::PackEntry(name) => mender.entry(name, &entries),
+            File::PackEntry(name) => mender.entry(name),
             // A remote knows of no share.
             File::Record(_) => Ok(()),
         };
@@ -85,7 +76,8 @@ pub(super) fn fetch(
                 File::Record(path) => Some(writer(path)),
                 _ => None,
             },
-            Err(error @ Error::Remote { .. }) => Some(error.to_string()),
+            // Formats: the remote's entry of a pack table is damaged itself.
+            Err(error @ (Error::Remote { .. } | Error::Formats(_))) => Some(error.to_string()),
             // No file can take the name of a folder.
             Err(error @ Error::Io { .. }) if found.fault == Fault::NotAFile => {
                 Some(error.to_string())
@@ -103,7 +95,13 @@ pub(super) fn fetch(
             },
         ));
         Ok(())
-    })?;
+    };
+    let numbered = damaged.iter().enumerate();
+    let (entries, files): (Vec<_>, Vec<_>) =
+        numbered.partition(|(_, found)| matches!(found.file, File::PackEntry(_)));
+    crew::each(request.threads, &files, mend)?;
+    // Entries may name the same tables as others: nobody else writes these when one is mended.
+    crew::each(1, &entries, mend)?;
     mender.progress.finish();
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(number, _)| *number);
@@ -130,9 +128,9 @@ impl Mender<'_> {
     }
 
     /// The entry of a pack table and, as nobody could tell, its tables.
-    fn entry(&self, name: &PackName, entries: &[(PackEntry, Vec<u8>)]) -> Result<()> {
+    fn entry(&self, name: &PackName) -> Result<()> {
         let file = PackFile::Entry(name.clone()).to_string();
-        let Some((entry, bytes)) = entries.iter().find(|(entry, _)| entry.name == *name) else {
+        let Some((entry, bytes)) = self.remote.pack_entry(name)? else {
             return Err(Error::Remote {
                 what: "the remote has no such pack table of this cache".into(),
                 uri: format!(
@@ -142,13 +140,13 @@ impl Mender<'_> {
                 hint: "make it again with `stoker pack`".into(),
             });
         };
-        for table in pack_files(entry) {
+        for table in pack_files([&entry]) {
             let path = self.publisher.root().join(&table.path);
             if check_file(&path, table.entry, &self.progress).is_some() {
                 self.file(&table)?;
             }
         }
         self.publisher
-            .replace_bytes(Path::new(PACKS_FOLDER), &file, bytes)
+            .replace_bytes(Path::new(PACKS_FOLDER), &file, &bytes)
     }
 }

@@ -3,7 +3,7 @@
 //! Owns which runs of the builder a folder needs, and why a file stays damaged. Invariant: the build replaces nothing that the
 //! manifest names by other bytes, and goes on with the others; what is not the builder's stays damaged, and is said.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
 use stoker_formats::{FileName, Folder, PARTS_FOLDER, PartFile, PartName};
@@ -37,12 +37,11 @@ pub(super) fn rebuild(
             File::PackTable(_) | File::PackEntry(_) | File::Record(_) => None,
         })
         .collect();
-    let reading = Reading::new("check", false, 0, request.stop.clone());
     let built = if damaged.is_empty() {
         Ok(Left::default())
     } else {
         refuse_unfinished(files)?;
-        build_all(damaged, files, options, request, &reading)
+        build_all(damaged, files, options, request)
     };
     // Whether it ended well or not: what only the runs needed, these or killed ones.
     clean(files)?;
@@ -51,7 +50,7 @@ pub(super) fn rebuild(
         file: found.file.relative(),
         fault: found.fault,
         what: found.what.clone(),
-        remains: left.remains(found, files, &reading),
+        remains: left.remains(found, files),
     };
     Ok(found.iter().map(outcome).collect())
 }
@@ -59,6 +58,8 @@ pub(super) fn rebuild(
 /// What could not be made again.
 #[derive(Default)]
 struct Left {
+    /// What is still wrong with files of the manifest.
+    faults: HashMap<(Folder, FileName), (Fault, String)>,
     /// Files that would come out otherwise, or in whose place a folder stands.
     files: BTreeSet<PathBuf>,
     /// The records of parts that cannot be read, so that nobody knows what was built here, relative to the cache.
@@ -72,22 +73,23 @@ fn build_all(
     files: &CacheFiles,
     options: &BuildOptions,
     request: &RepairRequest,
-    reading: &Reading,
 ) -> Result<Left> {
+    let reading = Reading::new("check", false, 0, request.stop.clone());
+    let key = |file: &&CacheFile| (file.folder, file.name);
     loop {
-        let before = damaged.len();
-        let names = damaged
-            .iter()
-            .map(|file| (file.folder, file.name))
-            .collect();
-        let left = build_again(&names, files, options, request)?;
-        damaged.retain(|file| {
+        let names = damaged.iter().map(key).collect();
+        let mut left = build_again(&names, files, options, request)?;
+        let fault = |file: &&CacheFile| {
             let path = files.path(file.folder, file.name);
-            check_file(&path, file.entry, reading).is_some()
-        });
-        if damaged.is_empty() || damaged.len() == before {
+            Some((key(file), check_file(&path, file.entry, &reading)?))
+        };
+        left.faults = damaged.iter().filter_map(fault).collect();
+        // A check that was broken off says nothing.
+        request.stop.check()?;
+        if left.faults.is_empty() || left.faults.len() == damaged.len() {
             return Ok(left);
         }
+        damaged.retain(|file| left.faults.contains_key(&key(file)));
     }
 }
 
@@ -163,7 +165,7 @@ impl Left {
     }
 
     /// Why a file is still damaged, if it is.
-    fn remains(&self, found: &Damaged, files: &CacheFiles, reading: &Reading) -> Option<String> {
+    fn remains(&self, found: &Damaged, files: &CacheFiles) -> Option<String> {
         let file = match &found.file {
             File::Cache(file) => file,
             File::PackTable(_) | File::PackEntry(_) => {
@@ -171,9 +173,8 @@ impl Left {
             }
             File::Record(path) => return Some(writer(path)),
         };
-        let path = files.path(file.folder, file.name);
-        let (fault, what) = check_file(&path, file.entry, reading)?;
-        let why = if fault == Fault::NotAFile {
+        let (fault, what) = self.faults.get(&(file.folder, file.name))?;
+        let why = if *fault == Fault::NotAFile {
             "remove what stands in its place".to_owned()
         } else if self.has(file, files) {
             "it would come out otherwise, as its source or the version of stoker has changed"

@@ -108,9 +108,9 @@ pub fn sync(request: &SyncRequest, handle: Handle) -> Result<SyncReport> {
     let publisher = Publisher::make(request.destination.clone())?;
     let _lock = Lock::take(publisher.root())?;
     // Who removes here because a copy is there must be sure of that copy: the folder itself, and another node that removes in the
-    // same way, are refused.
+    // same way, are refused, as each holds its own folder alone. Any number may remove by the same copy.
     let source = remote.folder().filter(|_| request.prune);
-    let _source_lock = source.map(Lock::take).transpose()?;
+    let _source_lock = source.map(Lock::share).transpose()?;
     let named = check_folder(publisher.root(), &remote)?;
     let packs = remote.pack_entries()?;
     let wanted = Wanted::new(&remote, &partitions, &packs);

@@ -1,4 +1,4 @@
-//! Removes shards of the cache that the placement puts elsewhere.
+//! Removes shards of the cache that the placement puts elsewhere, and the part records that speak of them.
 //!
 //! Invariant: a shard goes only after the remote's copy of it, which is another file, was read through and found right, and while
 //! nobody else may remove that one; names that are no shards of this cache are not looked at.
@@ -7,8 +7,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use stoker_formats::PartEntry;
+
 use crate::build::named::plan_ids;
 use crate::error::{Error, Result};
+use crate::plan::PlanIds;
 use crate::publish::Publisher;
 use crate::records;
 use crate::remote::{Remote, RemoteFile, crew, files};
@@ -49,7 +52,8 @@ impl<'a> Shed<'a> {
             .map(|file| RemoteFile::from(&file))
             .filter(|file| is_file(&root.join(&file.path)))
             .collect();
-        if foreign.is_empty() {
+        let ids = plan_ids(self.remote.manifest());
+        if foreign.is_empty() && !self.has_stale_record(ids)? {
             return Ok(());
         }
         let verdicts = Mutex::new(Vec::new());
@@ -63,7 +67,6 @@ impl<'a> Shed<'a> {
             verdicts.push((file, is_held));
             Ok(())
         })?;
-        let ids = plan_ids(self.remote.manifest());
         // They say that this folder holds what it has built.
         records::remove(self.publisher, None, |of| of == Some(ids))?;
         let verdicts = verdicts
@@ -81,6 +84,19 @@ impl<'a> Shed<'a> {
         }
         self.not_removed.sort();
         Ok(())
+    }
+
+    /// Whether the record of a part says that a partition is here which the placement puts elsewhere: its shards may have gone
+    /// without it, and would be missed for ever.
+    fn has_stale_record(&self, ids: PlanIds) -> Result<bool> {
+        let is_elsewhere =
+            |entry: &PartEntry| self.partitions.binary_search(&entry.partition).is_err();
+        let records = records::find(self.publisher.root())?;
+        // What cannot be read says nothing, and is not removed either.
+        let mut read = records.iter().filter_map(|found| found.read().ok());
+        Ok(read.any(|record| {
+            records::ids(&record) == ids && record.partitions.iter().any(is_elsewhere)
+        }))
     }
 }
 

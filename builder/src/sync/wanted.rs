@@ -24,7 +24,7 @@ impl Wanted {
             files::shard_partition(file)
                 .is_none_or(|partition| partitions.binary_search(&partition).is_ok())
         });
-        let packs = packs.iter().flat_map(|(entry, _)| pack_files(entry));
+        let packs = pack_files(packs.iter().map(|(entry, _)| entry));
         Self {
             files: own
                 .map(|file| RemoteFile::from(&file))

@@ -14,7 +14,8 @@ use stoker_reader::{CacheFile, CacheFiles};
 
 use super::table_rows::sample_ids;
 use super::{Finding, NAMED_SAMPLES_MAX};
-use crate::held::numbers;
+use crate::held::{self, numbers};
+use crate::source::printable;
 
 /// Notes that the text shows; `--json` has all.
 const SHOWN_NOTES_MAX: usize = 10;
@@ -110,6 +111,9 @@ pub struct Report {
     pub damages: Vec<Damage>,
     /// Files that the manifest does not name.
     pub notes: Vec<Note>,
+    /// Whether a sync has brought the folder's share, and would bring it again.
+    #[serde(skip)]
+    pub(super) is_synced: bool,
 }
 
 /// Puts findings and notes together; names the first lost samples.
@@ -168,6 +172,7 @@ pub(super) fn make(
             })
             .collect(),
         notes,
+        is_synced: held::is_synced(files.root()),
     }
 }
 
@@ -203,6 +208,7 @@ impl Report {
             lost_samples: 0,
             damages: Vec::new(),
             notes: Vec::new(),
+            is_synced: held::is_synced(root),
         };
         report.add(Damage {
             file: MANIFEST_NAME.into(),
@@ -266,7 +272,7 @@ impl Report {
         }
         for damage in &self.damages {
             let _ = writeln!(text, "DAMAGED      {}", damage.file);
-            let _ = writeln!(text, "             {}", damage.what);
+            let _ = writeln!(text, "             {}", printable(&damage.what));
             if self.fingerprint.is_some() {
                 let _ = writeln!(text, "             {}", cost_text(damage));
             }
@@ -278,7 +284,7 @@ impl Report {
                 NoteKind::Leftover => "left over by an interrupted write",
                 NoteKind::Foreign => "not ours",
             };
-            let _ = writeln!(text, "note         {}: {what}", note.path);
+            let _ = writeln!(text, "note         {}: {what}", printable(&note.path));
         }
         if let Some(more) = self
             .notes
@@ -300,30 +306,50 @@ impl Report {
             ),
         };
         if !self.sound {
-            let _ = writeln!(
-                text,
-                "hint         copy the damaged files from an intact node, or delete them and run {} again",
-                self.makers()
-            );
+            let _ = writeln!(text, "hint         {}", self.hint());
         }
         text
+    }
+
+    /// What to do about the damaged files.
+    fn hint(&self) -> String {
+        let again = format!("run {} again", self.makers());
+        // No remote holds the record of a share or part.
+        if self.damages.iter().all(is_record) {
+            return again;
+        }
+        let delete = if self.is_synced {
+            ""
+        } else {
+            "delete them and "
+        };
+        format!(
+            "bring the damaged files with `stoker repair CACHE --from REMOTE`, or {delete}{again}"
+        )
     }
 
     /// What makes the damaged files.
     fn makers(&self) -> String {
         // In the order in which they need each other.
-        let maker = |damage: &Damage| match Path::new(&damage.file).parent() {
-            Some(folder) if folder == Path::new(PACKS_FOLDER) => (2, "`stoker pack`"),
-            Some(folder) if folder == Path::new(PARTS_FOLDER) => match part_record(&damage.file) {
-                Some(_) => (1, "the build command of that part"),
-                None => (3, "`stoker sync`"),
-            },
+        let maker = |damage: &Damage| match part_record(&damage.file) {
+            Some(_) if is_record(damage) => (1, "the build command of that part"),
+            _ if is_record(damage) || self.is_synced => (3, "`stoker sync`"),
+            _ if is_in(damage, PACKS_FOLDER) => (2, "`stoker pack`"),
             _ => (0, "the build command"),
         };
         let makers: BTreeSet<_> = self.damages.iter().map(maker).collect();
         let makers: Vec<_> = makers.into_iter().map(|(_, maker)| maker).collect();
         makers.join(", then ")
     }
+}
+
+/// Whether it is the record of a share or a part.
+fn is_record(damage: &Damage) -> bool {
+    is_in(damage, PARTS_FOLDER)
+}
+
+fn is_in(damage: &Damage, folder: &str) -> bool {
+    Path::new(&damage.file).parent() == Some(Path::new(folder))
 }
 
 /// The part whose record lies at this path, if it is that of a part.
@@ -349,7 +375,7 @@ fn counted(count: u64, what: &str) -> String {
 }
 
 fn cost_text(damage: &Damage) -> String {
-    if damage.file.starts_with(PARTS_FOLDER) {
+    if is_record(damage) {
         return "costs no sample; but it says what shall be here, and what is lost of that whole will count as another node's".into();
     }
     if damage.lost_samples == 0 {
@@ -358,7 +384,7 @@ fn cost_text(damage: &Damage) -> String {
     let mut text = format!(
         "costs {}: {}",
         counted(damage.lost_samples, "sample"),
-        damage.first_lost.join(", ")
+        printable(&damage.first_lost.join(", "))
     );
     if damage.lost_samples > damage.first_lost.len() as u64 {
         text.push_str(", ...");

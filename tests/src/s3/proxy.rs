@@ -67,9 +67,19 @@ pub enum Fault {
     OtherRange,
     /// The head comes late, but comes.
     SlowStart,
+    /// An upload in parts is ended, and the connection reset before the answer.
+    LostEnd,
 }
 
 impl Fault {
+    /// Whether it can spoil the answer to the request that begins with this line.
+    fn fits(self, line: &str) -> bool {
+        match self {
+            Self::LostEnd => line.starts_with("POST ") && line.contains("uploadId="),
+            _ => !self.needs_body() || !line.starts_with("HEAD "),
+        }
+    }
+
     fn needs_body(self) -> bool {
         !matches!(
             self,
@@ -262,10 +272,9 @@ impl Shared {
         let range = header(head, "range").unwrap_or("");
         (faults.seed, line, range, *requests).hash(&mut hasher);
         let mut draw = (hasher.finish() >> 11) as f64 / (1_u64 << 53) as f64;
-        let has_body = !line.starts_with("HEAD ");
         for (fault, rate) in &faults.rates {
             if draw < *rate {
-                if fault.needs_body() && !has_body {
+                if !fault.fits(line) {
                     return None;
                 }
                 *spoilt += 1;
@@ -313,7 +322,12 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
             return Ok(());
         };
         if header(&answer, "transfer-encoding").is_some() {
-            forward_chunks(server, &mut client, &answer, left).await?;
+            let body = read_chunks(server, left).await?;
+            if fault == Some(Fault::LostEnd) {
+                return reset(&client);
+            }
+            client.write_all(answer.as_bytes()).await?;
+            client.write_all(&body).await?;
             continue;
         }
         let length = match header(&answer, "content-length") {
@@ -333,20 +347,14 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends an answer in chunks, as it is: only the end of an upload in parts is answered so.
-async fn forward_chunks(
-    server: &mut TcpStream,
-    client: &mut TcpStream,
-    answer: &str,
-    mut body: Vec<u8>,
-) -> io::Result<()> {
+/// The body of an answer in chunks, as it is: only the end of an upload in parts is answered so.
+async fn read_chunks(server: &mut TcpStream, mut body: Vec<u8>) -> io::Result<Vec<u8>> {
     while !body.ends_with(b"0\r\n\r\n") {
         if server.read_buf(&mut body).await? == 0 {
             break;
         }
     }
-    client.write_all(answer.as_bytes()).await?;
-    client.write_all(&body).await
+    Ok(body)
 }
 
 /// The body of a request, which may begin in `rest`.
