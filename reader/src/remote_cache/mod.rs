@@ -4,6 +4,7 @@
 //! `threads.rs`; what may lie where, for `folder.rs`. Invariant: a thread that waits, for a file or for room, holds no file and
 //! no room that another could wait for.
 
+mod flock;
 mod folder;
 mod run;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::open_files::{FileId, FileKind, OpenFile};
 use crate::presence::Absent;
 use crate::stats::Counters;
 use crate::work::Plan;
+pub(crate) use flock::LockedFile;
 use folder::{Content, Folder, Need, Needs, Taken};
 pub(crate) use run::Run;
 
@@ -76,7 +78,7 @@ pub(crate) struct RemoteCache {
 #[derive(Debug)]
 enum Found {
     /// It is here, and stays as long as this is open.
-    Here(File),
+    Here(LockedFile),
     /// Another thread or process brings it.
     Busy,
     /// There is no room now.
