@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::error::Result;
 use crate::mmap::Mapping;
 use crate::page_cache::Filled;
 use crate::remote_cache::LockedFile;
+use crate::sync::unpoisoned;
 
 /// Fewest and most files that are kept open.
 const CAPACITY: (u64, u64) = (16, 1024);
@@ -149,7 +150,7 @@ impl OpenFiles {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 
     /// The file of `id`. `open` opens it, `check` looks into it once; both run without the lock.

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ use crate::files::{CacheFile, CacheFiles};
 use crate::open_files::{FileId, FileKind, OpenFile};
 use crate::presence::Absent;
 use crate::stats::Counters;
+use crate::sync::unpoisoned;
 use crate::work::Plan;
 pub(crate) use flock::LockedFile;
 use folder::{Content, Folder, Need, Needs, Taken};
@@ -162,11 +163,7 @@ impl RemoteCache {
     /// Brings all indexes that are absent, some at a time, and has them read from where they are then.
     fn bring_indexes(&self) -> Result<()> {
         let left: Mutex<VecDeque<_>> = Mutex::new(self.indexes().collect());
-        let next = || {
-            left.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .pop_front()
-        };
+        let next = || unpoisoned(left.lock()).pop_front();
         let bring = || {
             while let Some((cache, file)) = next() {
                 self.bring_index(cache, &file)?;
@@ -303,7 +300,7 @@ impl RemoteCache {
         id: FileId,
         check: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<()> {
-        let checked = || self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        let checked = || unpoisoned(self.checked.lock());
         if checked().contains(&id) {
             return Ok(());
         }
@@ -394,7 +391,7 @@ impl RemoteCache {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Run>>> {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.run.lock())
     }
 
     fn run(&self) -> Option<Arc<Run>> {
