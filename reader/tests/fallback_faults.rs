@@ -106,6 +106,38 @@ fn a_fetch_that_hangs_is_an_error_that_names_shard_and_remote() {
 }
 
 #[test]
+fn an_index_that_hangs_is_an_error_that_says_how_long() {
+    let whole = whole();
+    let part = some(whole.path(), |_| false);
+    let copies = Copies::of(whole.path());
+    copies.suffer(Trouble::Hangs("index/p0001"));
+    let mut options = options(part.path(), 4, 4, Some(copies));
+    options.remote.timeout = Duration::from_secs(1);
+    let fault = Reader::open(options).unwrap_err();
+    let (file, reason) = remote_fault(&fault);
+    assert!(file.contains("index/p0001"), "{file}");
+    assert_eq!(*reason, RemoteFault::TimedOut { seconds: 1 });
+}
+
+#[test]
+fn an_index_that_fails_ends_the_bringing_of_all() {
+    let whole = whole();
+    // Six indexes, of which four are brought at a time; what hangs has minutes.
+    let part = some(whole.path(), |_| false);
+    let copies = Copies::of(whole.path());
+    copies.suffer(Trouble::FailsBeside {
+        text: "text-22222222222222222222222222222222/index/p0001",
+        others: 3,
+    });
+    let options = options(part.path(), 4, 4, Some(Arc::clone(&copies)));
+    let fault = Reader::open(options).unwrap_err();
+    let (file, reason) = remote_fault(&fault);
+    assert!(file.contains("text-") && file.contains("index/p0001"));
+    assert_eq!(*reason, RemoteFault::Failed("the bucket is on fire".into()));
+    assert_eq!(copies.brought().len(), 4);
+}
+
+#[test]
 fn a_reader_is_dropped_while_fetches_hang() {
     let whole = whole();
     for trouble in [Trouble::Hangs("text-"), Trouble::HangsOn("text-")] {

@@ -160,24 +160,34 @@ impl RemoteCache {
         caches.flat_map(|cache| cache.absent.indexes.iter().map(move |file| (cache, *file)))
     }
 
-    /// Brings all indexes that are absent, some at a time, and has them read from where they are then.
+    /// Brings all indexes that are absent, some at a time, and has them read from where they are then. The first fault ends it.
     fn bring_indexes(&self) -> Result<()> {
         let left: Mutex<VecDeque<_>> = Mutex::new(self.indexes().collect());
-        let next = || unpoisoned(left.lock()).pop_front();
+        let first: Mutex<Option<Error>> = Mutex::default();
+        let failed = || unpoisoned(first.lock()).is_some();
+        let next = || {
+            let mut left = unpoisoned(left.lock());
+            left.pop_front().filter(|_| !failed())
+        };
         let bring = || {
             while let Some((cache, file)) = next() {
-                self.bring_index(cache, &file)?;
+                if let Err(fault) = self.bring_index(cache, &file, &failed) {
+                    unpoisoned(first.lock()).get_or_insert(fault);
+                }
             }
-            Ok(())
         };
         thread::scope(|scope| {
             let threads: Vec<_> = (0..FETCHERS).map(|_| scope.spawn(bring)).collect();
-            let ended = threads.into_iter().map(|thread| match thread.join() {
-                Ok(brought) => brought,
-                Err(_) => Err(Error::Internal("a thread that brings indexes")),
-            });
-            ended.collect::<Result<()>>()
-        })?;
+            for thread in threads {
+                if thread.join().is_err() {
+                    let fault = Error::Internal("a thread that brings indexes");
+                    unpoisoned(first.lock()).get_or_insert(fault);
+                }
+            }
+        });
+        if let Some(fault) = unpoisoned(first.into_inner()) {
+            return Err(fault);
+        }
         for cache in self.caches.iter().flatten() {
             let places = cache.absent.indexes.iter();
             let places = places.map(|file| (file.relative(), self.folder.path(file.entry.hash)));
@@ -186,10 +196,16 @@ impl RemoteCache {
         Ok(())
     }
 
-    /// Unlike a shard, an index that was here before is hashed: its rows have no checksums.
-    fn bring_index(&self, cache: &Elsewhere, file: &CacheFile) -> Result<()> {
+    /// Unlike a shard, an index that was here before is hashed: its rows have no checksums. Ends early where another has `failed`;
+    /// what it says then does not count.
+    fn bring_index(
+        &self,
+        cache: &Elsewhere,
+        file: &CacheFile,
+        failed: &(dyn Fn() -> bool + Sync),
+    ) -> Result<()> {
         let started = Instant::now();
-        let stop = || started.elapsed() >= self.timeout;
+        let stop = || started.elapsed() >= self.timeout || failed();
         let path = self.folder.path(file.entry.hash);
         if path.exists() && cache.files.check_hash(&path, file.entry, &stop).is_err() {
             self.folder.discard(file.entry.hash, &stop)?;
@@ -199,8 +215,10 @@ impl RemoteCache {
             match self.ensure(cache, file, Need::Now, &Needs::new, &open, &stop) {
                 Ok(Found::Here(_)) => return Ok(()),
                 Ok(Found::Busy | Found::NoRoom) if !stop() => thread::sleep(TRY_AGAIN),
-                Ok(_) => return Err(fault(cache, file, self.timed_out())),
-                Err(fault_of) => return Err(fault(cache, file, fault_of)),
+                Ok(_) | Err(RemoteFault::Stopped) => {
+                    return Err(fault(cache, file, self.timed_out()));
+                }
+                Err(reason) => return Err(fault(cache, file, reason)),
             }
         }
     }
