@@ -2,7 +2,7 @@
 
 #[path = "../../tests/src/synthetic.rs"]
 #[allow(unreachable_pub, dead_code, reason = "the tests crate owns it")]
-mod synthetic;
+pub(crate) mod synthetic;
 
 use std::fs;
 use std::os::unix::fs::FileExt;

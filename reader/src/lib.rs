@@ -50,6 +50,8 @@ mod offsets;
 mod open_files;
 mod open_shard;
 mod opening;
+#[cfg(test)]
+mod opening_tests;
 mod options;
 mod order;
 mod order_error;

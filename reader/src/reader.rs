@@ -19,7 +19,7 @@ use crate::index_store::KEPT_BYTES;
 use crate::io::Backend;
 use crate::memory;
 use crate::model::Model;
-use crate::opening;
+use crate::opening::{self, Pages};
 use crate::pipeline::{Next, Pipeline};
 use crate::reader_options::ReaderOptions;
 use crate::remote_cache::RemoteCache;
@@ -127,7 +127,10 @@ impl Reader {
         }
         let counters = Arc::new(Counters::default());
         let remote = RemoteCache::open(elsewhere, &options.remote, Arc::clone(&counters))?;
-        let shard_bytes: u64 = caches.iter().map(|files| opening::shard_bytes(files)).sum();
+        let shard_bytes = opening::shard_bytes(&caches, &units, |held| {
+            options.placement.holds(world.node_rank(), held)
+        });
+        let pages = opening::pages(shard_bytes, memory, memory::available());
         let read = caches
             .into_iter()
             .zip(&units)
@@ -142,9 +145,8 @@ impl Reader {
             How {
                 backend: options.backend,
                 verify: options.verify,
-                drop_pages: memory.is_some_and(|memory| shard_bytes > memory),
-                fills: options.backend != Backend::Direct
-                    && memory::available().is_some_and(|memory| shard_bytes <= memory),
+                drop_pages: pages == Pages::Given,
+                fills: options.backend != Backend::Direct && pages == Pages::Filled,
                 kept_bytes,
             },
             remote,
