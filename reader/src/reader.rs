@@ -223,16 +223,9 @@ impl Reader {
             Next::Ended => Err(Error::Internal("a reader without an end has ended")),
         };
         self.waiting_since = None;
-        let result = result.and_then(|delivery| match self.index_fault() {
-            Some(fault) => Err(fault),
-            None => Ok(delivery),
-        });
+        let result = result.and_then(|delivery| self.check_indexes().map(|()| delivery));
         match result {
             Ok(delivery) => {
-                // Not before the first batch, which somebody waits for.
-                if self.index_check.is_none() {
-                    self.index_check = Some(IndexCheck::start(&self.plan)?);
-                }
                 self.consumer.delivered(since.elapsed());
                 self.ended = delivery.after.at.epoch != delivery.batch.epoch;
                 self.at = delivery.after;
@@ -246,27 +239,37 @@ impl Reader {
         }
     }
 
-    fn index_fault(&self) -> Option<Error> {
-        self.index_check.as_ref().and_then(IndexCheck::fault)
+    /// Fails if the check of the indexes has found damage, or cannot begin. That it does with the first batch, not before:
+    /// somebody waits for that.
+    fn check_indexes(&mut self) -> Result<()> {
+        match &self.index_check {
+            Some(check) => check.fault().map_or(Ok(()), Err),
+            None => {
+                self.index_check = Some(IndexCheck::start(&self.plan)?);
+                Ok(())
+            }
+        }
     }
 
     fn running(&mut self) -> Result<&Pipeline<BatchWork>> {
         let pipeline = match self.pipeline.take() {
             Some(pipeline) => pipeline,
-            None => {
-                let threads = self.options.threads;
-                let run = RemoteCache::start(&self.plan)?;
-                let work = BatchWork::new(Arc::clone(&self.plan), self.at, threads, run);
-                Pipeline::start(
-                    work,
-                    threads,
-                    self.options.prefetch_batches,
-                    Budget::new(self.budget_bytes),
-                )
-                .map_err(|source| Error::Thread { source })?
-            }
+            // Those of the threads that have begun end.
+            None => self.start().inspect_err(|_| self.stop())?,
         };
         Ok(self.pipeline.insert(pipeline))
+    }
+
+    fn start(&self) -> Result<Pipeline<BatchWork>> {
+        let threads = self.options.threads;
+        let run = RemoteCache::start(&self.plan)?;
+        let work = BatchWork::new(Arc::clone(&self.plan), self.at, threads, run);
+        let (depth, budget) = (
+            self.options.prefetch_batches,
+            Budget::new(self.budget_bytes),
+        );
+        let started = Pipeline::start(work, threads, depth, budget);
+        started.map_err(|source| Error::Thread { source })
     }
 
     fn stop(&mut self) {
