@@ -7,6 +7,9 @@ import http.server
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -220,6 +223,33 @@ def test_a_fork_that_lives_on_holds_no_lock_of_the_parent(
         os.close(lives)
         os.close(ends)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+OPENED = """
+import signal, sys
+import stoker
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    stoker.Reader(sys.argv[1], fallback="s3://bucket/run", s3_endpoint=sys.argv[2], cache_disk="1GiB",
+                  rank=0, world_size=1, global_batch_size=4, micro_batch_size=2, tensors="numpy")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_ends_an_opening_that_waits(cache: Path, tmp_path: Path, server: Server) -> None:
+    """An index does not come, which has minutes."""
+    shutil.copytree(cache, tmp_path / "s3" / "bucket" / "run")
+    server.held = "index"
+    arguments = [sys.executable, "-c", OPENED, str(tmp_path / "node"), server.endpoint]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as opening:
+        server.wait_until_held()
+        opening.send_signal(signal.SIGINT)
+        try:
+            said = opening.communicate(timeout=60)
+        finally:
+            opening.kill()
+    assert (said[0], opening.returncode) == ("interrupted\n", 0), said[1]
 
 
 def refused(kind: type[Exception], words: str, cache: Any, **options: Any) -> stoker.StokerError:

@@ -13,7 +13,7 @@ use crate::budget::Budget;
 use crate::buffer::{BufferPool, Source};
 use crate::cursor::{Cursor, Resume};
 use crate::error::{Error, Result};
-use crate::fetch_plan::{self, NodePlan};
+use crate::fetch_plan::Planner;
 use crate::index_check::IndexCheck;
 use crate::index_store::KEPT_BYTES;
 use crate::io::Backend;
@@ -383,18 +383,21 @@ impl Reader {
         self.plan.schedule.epoch_batches() * u64::from(self.plan.world.micro_batches())
     }
 
-    /// What each node will have to bring for what is left of the epoch of the next batch: all of it where that is the first.
-    /// Deals every batch up to its end, for which the index entries of all its units are read, and nothing else.
+    /// Counts what each node will have to bring for what is left of the epoch of the next batch: all of it where that is the first.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a fork; what is wrong with an index; [`Error::Order`] where a run would end, too.
-    pub fn plan(&self) -> Result<Vec<NodePlan>> {
-        self.plan_at(self.at)
+    /// [`Error::Forked`] in a fork.
+    pub fn planner(&self) -> Result<Planner> {
+        self.planner_at(self.at)
     }
 
-    pub(crate) fn plan_at(&self, at: Resume) -> Result<Vec<NodePlan>> {
+    pub(crate) fn planner_at(&self, at: Resume) -> Result<Planner> {
         self.check_process()?;
-        fetch_plan::of_epoch(&self.plan, at.at, self.options.remote.cache_disk)
+        Ok(Planner {
+            plan: Arc::clone(&self.plan),
+            at: at.at,
+            cache_disk: self.options.remote.cache_disk,
+        })
     }
 
     /// The order of all ranks' batches.
