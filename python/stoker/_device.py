@@ -24,10 +24,10 @@ def ordinal(device: str) -> int | None:
 
 
 def current() -> int:
-    """The GPU that torch uses by default."""
+    """The GPU that torch uses by default; where torch finds none, the first: opening it says what is lacking."""
     import torch
 
-    return torch.cuda.current_device()
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0
 
 
 def empty(shape: list[int], dtype: str, device: str) -> Any:
