@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from . import _stoker
 from .errors import ConfigError
 
@@ -59,5 +61,6 @@ def fetched(tensor: Any) -> Any:
     import torch
 
     if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.uint16)
+        # Torch before 2.3 has no uint16.
+        return tensor.view(torch.int16).cpu().numpy().view(np.uint16)
     return tensor.cpu().numpy()
