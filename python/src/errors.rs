@@ -77,10 +77,7 @@ pub(crate) fn reader_error(error: ReaderError) -> PyErr {
 /// The class by what happened; the words are those of whoever tells where.
 fn worded(error: ReaderError, words: Words) -> PyErr {
     match error {
-        ReaderError::InPack { error, .. } => worded(*error, words),
-        ReaderError::Row { error, .. } if matches!(*error, ReaderError::Fallback { .. }) => {
-            worded(*error, words)
-        }
+        ReaderError::InPack { error, .. } | ReaderError::Row { error, .. } => worded(*error, words),
         ReaderError::Fallback {
             fault: RemoteFault::NoRoom { .. },
             ..
@@ -89,7 +86,7 @@ fn worded(error: ReaderError, words: Words) -> PyErr {
         ReaderError::Io { .. } => FileError::new_err(words),
         ReaderError::NotACache { .. } => NotACacheError::new_err(words),
         ReaderError::Missing { .. } => MissingFilesError::new_err(words),
-        ReaderError::Damaged { .. } | ReaderError::Row { .. } => DamageError::new_err(words),
+        ReaderError::Damaged { .. } => DamageError::new_err(words),
         ReaderError::Formats { error, .. } => formats_error(&error, words),
         ReaderError::Recipe { .. }
         | ReaderError::RecipeRange { .. }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use stoker_reader::device::Target;
 use stoker_reader::{
-    Batch, Cursor, DeviceReader, DeviceStep, NodePlan, Reader, ReaderOptions, Result, Stats, Step,
+    Batch, Cursor, DeviceReader, DeviceStep, Planner, Reader, ReaderOptions, Result, Stats, Step,
 };
 
 use crate::device::DeviceBatch;
@@ -97,10 +97,10 @@ impl Feed {
         }
     }
 
-    pub(crate) fn plan(&self) -> Result<Vec<NodePlan>> {
+    pub(crate) fn planner(&self) -> Result<Planner> {
         match self {
-            Self::Host(reader) => reader.plan(),
-            Self::Device(reader) => reader.plan(),
+            Self::Host(reader) => reader.planner(),
+            Self::Device(reader) => reader.planner(),
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use serde_json::{Value, json};
+use stoker_builder::build::Stop;
 use stoker_builder::build::options::parse_bytes;
 use stoker_builder::remote::{RemoteOptions, fallbacks};
 use stoker_reader::{
@@ -21,7 +22,7 @@ use crate::batch::Batch;
 use crate::device::DeviceBatch;
 use crate::errors::{ConfigError, builder_error, reader_error};
 use crate::feed::{Feed, Given};
-use crate::wait::SIGNAL_CHECK;
+use crate::wait::{SIGNAL_CHECK, interruptible};
 
 /// No remote answers within a shorter time.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
@@ -223,9 +224,9 @@ impl Reader {
     fn new(py: Python<'_>, options: Options) -> PyResult<Self> {
         let gpu = options.gpu;
         let options = options.read()?;
-        let reader = py
-            .detach(|| Feed::open(options, gpu))
-            .map_err(reader_error)?;
+        // It looks at no stop: some seconds after a signal it goes on alone, and what it has opened is dropped.
+        let open = move || Feed::open(options, gpu);
+        let reader = interruptible(py, &Stop::default(), open)?.map_err(reader_error)?;
         Ok(Self {
             reader: Mutex::new(Some(reader)),
             opened_by: process::id(),
@@ -295,8 +296,15 @@ impl Reader {
 
     /// What each node will have to bring, as JSON.
     fn plan(&self, py: Python<'_>) -> PyResult<String> {
-        let plans = self.with(py, |reader| reader.plan())?;
-        Ok(json!(plans.iter().map(node).collect::<Vec<_>>()).to_string())
+        // Without the reader, which others may ask meanwhile.
+        let planner = self.with(py, |reader| reader.planner())?;
+        let stop = Stop::default();
+        let asked = stop.clone();
+        let plan = move || planner.plan(&|| asked.check().is_err());
+        let plans = interruptible(py, &stop, plan)?.map_err(reader_error)?;
+        // There are none only where a signal has ended it, whose exception was given before.
+        let nodes = plans.iter().flatten().map(node);
+        Ok(json!(nodes.collect::<Vec<_>>()).to_string())
     }
 
     /// What was measured, as JSON.

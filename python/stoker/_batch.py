@@ -70,8 +70,12 @@ class Batch(Mapping[str, Any]):
 
         values: dict[str, Any] = {}
         for name, tensor, dtype in self._native.tensors():
-            value = torch.from_numpy(np.asarray(tensor))
-            values[name] = value.view(torch.bfloat16) if dtype == "bfloat16" else value
+            value = np.asarray(tensor)
+            if dtype == "bfloat16":
+                # As int16: torch before 2.3 has no uint16.
+                values[name] = torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
+            else:
+                values[name] = torch.from_numpy(value)
         return self._with_plain(values)
 
     def _with_plain(self, values: dict[str, Any]) -> dict[str, Any]:

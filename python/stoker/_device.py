@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from . import _stoker
 from .errors import ConfigError
 
@@ -24,10 +26,10 @@ def ordinal(device: str) -> int | None:
 
 
 def current() -> int:
-    """The GPU that torch uses by default."""
+    """The GPU that torch uses by default; where torch finds none, the first: opening it says what is lacking."""
     import torch
 
-    return torch.cuda.current_device()
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0
 
 
 def empty(shape: list[int], dtype: str, device: str) -> Any:
@@ -59,5 +61,6 @@ def fetched(tensor: Any) -> Any:
     import torch
 
     if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.uint16)
+        # Torch before 2.3 has no uint16.
+        return tensor.view(torch.int16).cpu().numpy().view(np.uint16)
     return tensor.cpu().numpy()

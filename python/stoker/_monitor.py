@@ -172,7 +172,7 @@ def _serve(monitor: Monitor, port: int) -> http.server.ThreadingHTTPServer:
 
     try:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on the loopback port `{port}`: {error}", "take another port, or 0") from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="stoker-metrics", daemon=True).start()

@@ -213,7 +213,8 @@ class Reader:
         partition) that these are of; shards and bytes, each once: what is brought at most where cache_disk has room for
         them; bytes_at_most, the same where it has not. Not too low while cache_disk has room for the shards of one global batch:
         which images a sample shows is not known before it is read, so that all image shards of its partition count. What this node lacks is seen on its disk, what others lack is
-        the placement's to say. Takes a time that grows with the samples of the epoch.
+        the placement's to say. Takes a time that grows with the samples of the epoch; meanwhile the reader can be used, and Ctrl-C
+        ends it.
         """
         plan: list[dict[str, Any]] = json.loads(self._native.plan())
         return plan

@@ -24,7 +24,7 @@ class ConfigError(StokerError, ValueError):
 
 
 class FileError(StokerError):
-    """The system refused a file operation."""
+    """The system refused a file operation, or a file has gone meanwhile; the message names it."""
 
 
 class CacheError(StokerError):

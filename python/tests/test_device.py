@@ -70,9 +70,10 @@ def test_a_batch_that_cannot_be_written_stops_the_reader(cache: Path, tmp_path: 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_machine_without_a_driver_says_so(cache: Path) -> None:
-    with pytest.raises(DeviceError, match="cuda:0") as caught:
-        stoker.Reader(cache, device="cuda:0", tensors="torch", **ALONE)
-    assert caught.value.hint
+    for device in ("cuda:0", "cuda"):
+        with pytest.raises(DeviceError, match="cuda:0") as caught:
+            stoker.Reader(cache, device=device, tensors="torch", **ALONE)
+        assert caught.value.hint
 
 
 def test_devices_that_there_are_not(cache: Path) -> None:

@@ -7,7 +7,11 @@ import http.server
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,18 +53,24 @@ def expected(cache: Path) -> list[dict[str, Any]]:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves a folder's folders as buckets; `asked` has the paths of all that was asked for."""
+    """Serves a folder's folders as buckets; `asked` has the paths of all that was asked for. What has `held` in its path is not
+    answered before `go` is set."""
 
     daemon_threads = True
 
     def __init__(self, root: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.root, self.asked = root, []
+        self.held, self.go = None, threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def wait_until_held(self) -> None:
+        while not any(str(self.held) in path for path in self.asked):
+            time.sleep(0.001)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -73,6 +83,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server: Any = self.server
         path = self.path.split("?")[0].strip("/")
         server.asked.append(path)
+        if server.held is not None and server.held in path:
+            server.go.wait()
         file = server.root / path
         if not file.is_file():
             body = b"<Error><Code>NoSuchKey</Code></Error>"
@@ -107,6 +119,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     server = Server(tmp_path / "s3")
     yield server
+    server.go.set()
     server.shutdown()
     server.server_close()
 
@@ -183,6 +196,60 @@ def test_a_fork_leaves_the_parent_its_threads(cache: Path, tmp_path: Path, expec
     assert equal([dict(batch) for batch in [*batches, *reader]], expected)
     reader.close()
     assert not os.listdir(node / "fallback" / "readers")
+
+
+def test_a_fork_that_lives_on_holds_no_lock_of_the_parent(
+    cache: Path, tmp_path: Path, server: Server, expected: list[dict[str, Any]]
+) -> None:
+    """It has the parent's open files, of which one is being brought. There is room for the largest shard alone."""
+    shutil.copytree(cache, tmp_path / "s3" / "bucket" / "run")
+    node, server.held = part_of(cache, tmp_path / "node"), "shards"
+    bound = max(shard.stat().st_size for shard in cache.glob("*/shards/*"))
+    options = {**ALONE, "fallback": "s3://bucket/run", "s3_endpoint": server.endpoint, "remote_timeout": 20}
+    with stoker.Reader(node, cache_disk=bound, **options) as reader:
+        found: list[dict[str, Any]] = []
+        reading = threading.Thread(target=lambda: found.extend(read(reader)))
+        reading.start()
+        server.wait_until_held()
+        ends, lives = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(lives)
+            os.read(ends, 1)
+            os._exit(0)
+        server.go.set()
+        reading.join()
+        assert equal(found, expected)
+        os.close(lives)
+        os.close(ends)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+OPENED = """
+import signal, sys
+import stoker
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    stoker.Reader(sys.argv[1], fallback="s3://bucket/run", s3_endpoint=sys.argv[2], cache_disk="1GiB",
+                  rank=0, world_size=1, global_batch_size=4, micro_batch_size=2, tensors="numpy")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_ends_an_opening_that_waits(cache: Path, tmp_path: Path, server: Server) -> None:
+    """An index does not come, which has minutes."""
+    shutil.copytree(cache, tmp_path / "s3" / "bucket" / "run")
+    server.held = "index"
+    arguments = [sys.executable, "-c", OPENED, str(tmp_path / "node"), server.endpoint]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as opening:
+        server.wait_until_held()
+        opening.send_signal(signal.SIGINT)
+        try:
+            said = opening.communicate(timeout=60)
+        finally:
+            opening.kill()
+    assert (said[0], opening.returncode) == ("interrupted\n", 0), said[1]
 
 
 def refused(kind: type[Exception], words: str, cache: Any, **options: Any) -> stoker.StokerError:

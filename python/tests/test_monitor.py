@@ -92,6 +92,9 @@ def test_wrong_options_are_refused() -> None:
         stoker.Monitor(Counting(), interval=0)
     with stoker.Monitor(Counting(), port=0) as monitor, pytest.raises(stoker.errors.ConfigError, match="loopback"):
         stoker.Monitor(Counting(), port=monitor.port)
+    for port in (70_000, -1):
+        with pytest.raises(stoker.errors.ConfigError, match=f"loopback port `{port}`"):
+            stoker.Monitor(Counting(), port=port)
 
 
 def test_text_without_labels() -> None:

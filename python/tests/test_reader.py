@@ -272,6 +272,16 @@ def test_damage_raises_and_a_state_goes_on(cache: Path, copy_cache) -> None:
         assert len(list(reader)) == len(reader)
 
 
+def test_a_lost_shard_is_no_damage(cache: Path, copy_cache) -> None:
+    broken = copy_cache(cache)
+    with stoker.Reader(broken, **ALONE) as reader:
+        for shard in broken.glob("images-*/shards/*.arrow"):
+            shard.unlink()
+        with pytest.raises(errors.FileError, match=r"row \d+.*shard.*No such file"):
+            for _ in reader:
+                pass
+
+
 def test_a_closed_reader_says_so(cache: Path) -> None:
     reader = stoker.Reader(cache, **ALONE)
     assert repr(reader) == "<stoker.Reader of split train, rank 0 of 1: epoch 0, position 0>"

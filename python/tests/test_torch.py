@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import stoker  # noqa: E402
-from stoker import errors  # noqa: E402
+from stoker import _device, errors  # noqa: E402
 from stoker.torch import IterableDataset  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -63,6 +63,24 @@ def test_bfloat16_is_float32_rounded(cache: Path) -> None:
     with stoker.Reader(cache, dtype="bfloat16", **ALONE) as bits, stoker.Reader(cache, **ALONE) as floats:
         for one, other in zip(bits, floats):
             assert torch.equal(one["pixel_values"], other["pixel_values"].to(torch.bfloat16))
+
+
+def test_torch_without_uint16_has_bfloat16(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch is before 2.3."""
+    taken = torch.from_numpy
+
+    def from_numpy(array: np.ndarray) -> torch.Tensor:
+        assert array.dtype != np.uint16
+        return taken(array)
+
+    monkeypatch.setattr(torch, "from_numpy", from_numpy)
+    monkeypatch.delattr(torch, "uint16")
+    with stoker.Reader(cache, dtype="bfloat16", **ALONE) as reader:
+        batch = reader.next()
+    pixels, bits = batch.as_torch()["pixel_values"], batch.as_numpy()["pixel_values"]
+    assert pixels.dtype == torch.bfloat16 and pixels.numel() and bits.dtype == np.uint16
+    fetched = _device.fetched(pixels)
+    assert fetched.dtype == np.uint16 and np.array_equal(fetched, bits)
 
 
 def test_torch_is_the_default_where_it_was_imported(cache: Path) -> None:

@@ -4,9 +4,9 @@
 //! its own), and a batch that finds nothing else in flight is admitted whatever its size: so the batch that the consumer
 //! waits for always gets its permit once those before it are delivered, at any budget.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard, unpoisoned};
 
 /// A number of bytes that permits are cut from.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Budget {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // The state is three plain numbers, right after every statement.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 
     /// Waits until `bytes` are free, or nothing is in flight; none once closed.
@@ -53,10 +53,7 @@ impl Budget {
                     bytes,
                 });
             }
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.changed.wait(state));
         }
     }
 

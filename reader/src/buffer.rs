@@ -5,12 +5,13 @@
 
 use std::ops::{Deref, DerefMut};
 use std::process;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 #[cfg(feature = "cuda")]
 use crate::device::cuda::{Context, Slot, Stream};
 use crate::error::Result;
 use crate::staging::{HUGE_PAGE, HostMemory};
+use crate::sync::unpoisoned;
 
 /// Where a pool's memory comes from.
 #[derive(Debug)]
@@ -66,7 +67,7 @@ impl BufferPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<HostMemory>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.free.lock())
     }
 
     /// A buffer of `bytes`; what it holds is left over from earlier use.

@@ -17,7 +17,7 @@ use crate::device::{CudaDevice, DeviceOptions, Patches, Target};
 use crate::device_batch::DeviceBatch;
 use crate::error::{Error, Result};
 use crate::expand::Pixels;
-use crate::fetch_plan::NodePlan;
+use crate::fetch_plan::Planner;
 use crate::index_store::KEPT_BYTES;
 use crate::reader::{Reader, Step};
 use crate::reader_options::ReaderOptions;
@@ -266,12 +266,12 @@ impl DeviceReader {
         self.reader.epoch_batches()
     }
 
-    /// As [`Reader::plan`].
+    /// As [`Reader::planner`].
     ///
     /// # Errors
-    /// As [`Reader::plan`].
-    pub fn plan(&self) -> Result<Vec<NodePlan>> {
-        self.reader.plan_at(self.at)
+    /// As [`Reader::planner`].
+    pub fn planner(&self) -> Result<Planner> {
+        self.reader.planner_at(self.at)
     }
 
     /// What was measured since the reader was opened. A batch counts once its upload has begun.

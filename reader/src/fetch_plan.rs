@@ -4,6 +4,7 @@
 //! shows stands in its row, which nothing here reads, so all image shards of its partition count.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::open_files::{FileId, FileKind};
@@ -12,6 +13,14 @@ use crate::rows::Rows;
 use crate::schedule::Position;
 use crate::unit::Unit;
 use crate::work::Plan;
+
+/// Says what each node will have to bring from where a reader was, whatever that does meanwhile.
+#[derive(Debug, Clone)]
+pub struct Planner {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) at: Position,
+    pub(crate) cache_disk: Option<u64>,
+}
 
 /// What one node will have to bring.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -51,52 +60,68 @@ struct Needed {
     again: u64,
 }
 
-/// What each node will have to bring from `at` to the end of its epoch.
-pub(crate) fn of_epoch(
-    plan: &Plan,
-    at: Position,
-    cache_disk: Option<u64>,
-) -> Result<Vec<NodePlan>> {
-    let mut nodes: Vec<Needed> = Vec::new();
-    nodes.resize_with(plan.world.num_nodes() as usize, Needed::default);
-    let mut at = plan.schedule.settle(at)?;
-    let epoch = at.epoch;
-    while at.epoch == epoch {
-        let dealt = plan.deal(at)?;
-        let mut batches: Vec<Batch> = Vec::new();
-        batches.resize_with(nodes.len(), Batch::default);
-        for (rank, node) in (0u32..).zip(plan.world.nodes()) {
-            for unit in dealt.assignment.rank(rank).iter().flatten() {
-                let number = *node as usize;
-                let (Some(needed), Some(batch)) = (nodes.get_mut(number), batches.get_mut(number))
-                else {
-                    continue;
-                };
-                if add_unit(plan, *node, *unit, batch)? {
-                    needed.units += 1;
-                    needed.partitions.insert(held(*unit));
-                }
+impl Planner {
+    /// What each node will have to bring to the end of the epoch. Deals every batch up to there, for which the index entries of
+    /// all its units are read, and nothing else. None as soon as `stop`, which is asked before each global batch, says so.
+    ///
+    /// # Errors
+    /// What is wrong with an index; [`Error::Order`](crate::Error::Order) where a run would end, too.
+    pub fn plan(&self, stop: &dyn Fn() -> bool) -> Result<Option<Vec<NodePlan>>> {
+        let plan = &*self.plan;
+        let mut nodes: Vec<Needed> = Vec::new();
+        nodes.resize_with(plan.world.num_nodes() as usize, Needed::default);
+        let mut at = plan.schedule.settle(self.at)?;
+        let epoch = at.epoch;
+        while at.epoch == epoch {
+            if stop() {
+                return Ok(None);
             }
+            at = add_batch(plan, at, &mut nodes)?;
         }
-        for (needed, batch) in nodes.iter_mut().zip(batches) {
-            needed.again += batch.shards.values().sum::<u64>();
-            needed.shards.extend(batch.shards);
-        }
-        at = dealt.batch.next;
+        let nodes = (0u32..).zip(nodes);
+        let plans = nodes.map(|(node, needed)| needed.plan(node, self.cache_disk));
+        Ok(Some(plans.collect()))
     }
-    let plans = (0u32..).zip(nodes).map(|(node, needed)| {
-        let bytes = needed.shards.values().sum();
+}
+
+impl Needed {
+    fn plan(self, node: u32, cache_disk: Option<u64>) -> NodePlan {
+        let bytes = self.shards.values().sum();
         let fits = cache_disk.is_none_or(|cache_disk| bytes <= cache_disk);
         NodePlan {
             node,
-            units: needed.units,
-            partitions: needed.partitions.into_iter().collect(),
-            shards: needed.shards.len() as u64,
+            units: self.units,
+            partitions: self.partitions.into_iter().collect(),
+            shards: self.shards.len() as u64,
             bytes,
-            bytes_at_most: if fits { bytes } else { needed.again },
+            bytes_at_most: if fits { bytes } else { self.again },
         }
-    });
-    Ok(plans.collect())
+    }
+}
+
+/// Adds what the `nodes` need of the global batch at `at`; where the next one is.
+fn add_batch(plan: &Plan, at: Position, nodes: &mut [Needed]) -> Result<Position> {
+    let dealt = plan.deal(at)?;
+    let mut batches: Vec<Batch> = Vec::new();
+    batches.resize_with(nodes.len(), Batch::default);
+    for (rank, node) in (0u32..).zip(plan.world.nodes()) {
+        for unit in dealt.assignment.rank(rank).iter().flatten() {
+            let number = *node as usize;
+            let (Some(needed), Some(batch)) = (nodes.get_mut(number), batches.get_mut(number))
+            else {
+                continue;
+            };
+            if add_unit(plan, *node, *unit, batch)? {
+                needed.units += 1;
+                needed.partitions.insert(held(*unit));
+            }
+        }
+    }
+    for (needed, batch) in nodes.iter_mut().zip(batches) {
+        needed.again += batch.shards.values().sum::<u64>();
+        needed.shards.extend(batch.shards);
+    }
+    Ok(dealt.batch.next)
 }
 
 fn held(unit: Unit) -> Held {

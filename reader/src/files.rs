@@ -287,7 +287,8 @@ impl CacheFiles {
     }
 }
 
-fn check_index(path: PathBuf, found: (u32, u64), wanted: (u32, u64)) -> Result<()> {
+/// Fails unless the index at `path` is the one that the manifest means, by its partition and its rows.
+pub(crate) fn check_index(path: PathBuf, found: (u32, u64), wanted: (u32, u64)) -> Result<()> {
     if found == wanted {
         return Ok(());
     }

@@ -4,10 +4,11 @@
 //! is dropped does not wait for the rest.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::error::{Error, Result};
+use crate::sync::unpoisoned;
 use crate::work::Plan;
 
 /// The check of all index files of a reader.
@@ -46,7 +47,7 @@ impl IndexCheck {
         if !self.has_failed() {
             return None;
         }
-        let mut fault = self.0.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fault = unpoisoned(self.0.fault.lock());
         fault.take()
     }
 }
@@ -64,7 +65,7 @@ fn run(plan: &Plan, state: &State) {
             return;
         }
         if let Err(fault) = index.check(partition, &stop) {
-            *state.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+            *unpoisoned(state.fault.lock()) = Some(fault);
             state.failed.store(true, Ordering::Release);
             return;
         }

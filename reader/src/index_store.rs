@@ -11,7 +11,7 @@ use stoker_formats::{
 };
 
 use crate::error::{Error, Result};
-use crate::files::{CacheFile, CacheFiles};
+use crate::files::{CacheFile, CacheFiles, check_index};
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles, open_sized};
 
 /// Index bytes of one cache up to which they are kept in memory.
@@ -186,14 +186,10 @@ impl IndexStore {
     }
 
     /// Fails unless an index is the one that the manifest means.
-    fn check_same(&self, kind: FileKind, partition: u32, (found, rows): (u32, u64)) -> Result<()> {
-        if (found, rows) == (partition, self.entry(kind, partition)?.rows) {
-            return Ok(());
-        }
-        Err(Error::Damaged {
-            path: path(&self.files, self.id(kind, partition)),
-            what: "the index is of another partition, or has another number of rows".into(),
-        })
+    fn check_same(&self, kind: FileKind, partition: u32, found: (u32, u64)) -> Result<()> {
+        let path = path(&self.files, self.id(kind, partition));
+        let rows = self.entry(kind, partition)?.rows;
+        check_index(path, found, (partition, rows))
     }
 
     /// A fault of an index, told with its file.

@@ -2,12 +2,15 @@
 
 #[path = "../../tests/src/synthetic.rs"]
 #[allow(unreachable_pub, dead_code, reason = "the tests crate owns it")]
-mod synthetic;
+pub(crate) mod synthetic;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stoker_formats::{ImageIndex, SampleIndex};
 
 use crate::buffer::Source;
@@ -18,6 +21,12 @@ use crate::reader::{Reader, Step};
 use crate::reader_options::ReaderOptions;
 use crate::verify::Verify;
 
+/// Names the cache for a child process that runs one test of this file by itself.
+const CHILD: &str = "STOKER_TEST_INDEX";
+
+/// The stack of every thread of such a child: more than it takes for anything else.
+const STACK_BYTES: u64 = 256 << 20;
+
 fn made() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let content = synthetic::content_of(&[23, 17, 4]);
@@ -25,11 +34,16 @@ fn made() -> tempfile::TempDir {
     folder
 }
 
-fn open(path: &Path, kept_bytes: u64, verify: Verify) -> Reader {
+fn options(path: &Path, verify: Verify) -> ReaderOptions {
     let mut options = ReaderOptions::new(path, 4);
     options.pixels = Pixels::U8;
     options.sample_ids = true;
     options.verify = verify;
+    options
+}
+
+fn open(path: &Path, kept_bytes: u64, verify: Verify) -> Reader {
+    let options = options(path, verify);
     Reader::open_in(options, kept_bytes, |_| Ok(Source::Plain)).unwrap()
 }
 
@@ -148,4 +162,52 @@ fn short_and_lost_indexes_are_named() {
         );
         fs::write(&path, bytes).unwrap();
     }
+}
+
+/// Bounds the address space of this process to `more` than it has now, or not at all.
+fn limit(more: Option<u64>) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kibibytes: u64 = line.unwrap().trim_end_matches("kB").trim().parse().unwrap();
+    let maximum = getrlimit(Resource::As).maximum;
+    let current = more.map_or(maximum, |more| Some(kibibytes * 1024 + more));
+    setrlimit(Resource::As, Rlimit { current, maximum }).unwrap();
+}
+
+#[test]
+#[ignore = "the body of the test below, in a process of its own"]
+fn lack_a_thread_in_a_child() {
+    let path = std::env::var_os(CHILD).unwrap();
+    let path = Path::new(&path);
+    let expected = epoch(&mut open(path, KEPT_BYTES, Verify::FirstRead)).unwrap();
+    let mut options = options(path, Verify::FirstRead);
+    // Nothing is made before it is asked for, so that this call starts threads and gives nothing.
+    options.prefetch_batches = 0;
+    let mut reader = Reader::open_in(options, 0, |_| Ok(Source::Plain)).unwrap();
+    let step = reader.next_batch(Some(Duration::ZERO)).unwrap();
+    assert!(matches!(step, Step::TimedOut));
+    limit(Some(STACK_BYTES / 2));
+    let fault = reader.next_batch(None).unwrap_err();
+    assert!(matches!(fault, Error::Thread { .. }), "{fault}");
+    assert!(matches!(epoch(&mut reader), Err(Error::Stopped { .. })));
+    limit(None);
+    reader.restore(&reader.cursor().unwrap()).unwrap();
+    assert!(epoch(&mut reader).unwrap() == expected);
+}
+
+#[test]
+fn a_check_that_cannot_begin_loses_no_batch() {
+    let folder = made();
+    let name = "index_tests::lack_a_thread_in_a_child";
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--ignored", "--nocapture"])
+        .env(CHILD, folder.path())
+        .env("RUST_MIN_STACK", STACK_BYTES.to_string())
+        .env("MALLOC_ARENA_MAX", "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("1 passed"), "{text}");
 }

@@ -50,6 +50,8 @@ mod offsets;
 mod open_files;
 mod open_shard;
 mod opening;
+#[cfg(test)]
+mod opening_tests;
 mod options;
 mod order;
 mod order_error;
@@ -89,7 +91,7 @@ pub use device_reader::{DeviceReader, DeviceStep};
 pub use error::{Error, Result};
 pub use expand::{FloatTable, Pixels, expand_bf16, expand_bytes, expand_f32};
 pub use fallback::{Fallback, Incomplete, RemoteFault, RemoteOptions};
-pub use fetch_plan::NodePlan;
+pub use fetch_plan::{NodePlan, Planner};
 pub use files::{CacheFile, CacheFiles};
 pub use io::Backend;
 pub use length::Lengths;

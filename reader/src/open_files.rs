@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::error::Result;
 use crate::mmap::Mapping;
 use crate::page_cache::Filled;
+use crate::remote_cache::LockedFile;
+use crate::sync::unpoisoned;
 
 /// Fewest and most files that are kept open.
 const CAPACITY: (u64, u64) = (16, 1024);
@@ -45,10 +47,18 @@ impl FileKind {
     }
 }
 
+/// What a file is read through.
+#[derive(Debug)]
+enum Handle {
+    Plain(File),
+    /// One that stays as long as it is locked.
+    Locked(LockedFile),
+}
+
 /// A file that is open.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    file: File,
+    handle: Handle,
     size: u64,
     mapping: OnceLock<Mapping>,
     /// None where nothing is to be brought into the page cache.
@@ -58,15 +68,17 @@ pub(crate) struct OpenFile {
 impl OpenFile {
     pub(crate) fn new(file: File, size: u64) -> Self {
         Self {
+            handle: Handle::Plain(file),
+            size,
+            mapping: OnceLock::new(),
             filled: Some(Arc::default()),
-            ..Self::brought(file, size)
         }
     }
 
     /// One that has just been written, and so is in the page cache, or is open for one read.
-    pub(crate) fn brought(file: File, size: u64) -> Self {
+    pub(crate) fn brought(file: LockedFile, size: u64) -> Self {
         Self {
-            file,
+            handle: Handle::Locked(file),
             size,
             mapping: OnceLock::new(),
             filled: None,
@@ -74,7 +86,10 @@ impl OpenFile {
     }
 
     pub(crate) fn file(&self) -> &File {
-        &self.file
+        match &self.handle {
+            Handle::Plain(file) => file,
+            Handle::Locked(file) => file,
+        }
     }
 
     /// Bytes, as the manifest says and as was found when the file was opened.
@@ -85,7 +100,7 @@ impl OpenFile {
     /// Has `length` bytes at `offset` brought into the page cache, if they were not before.
     pub(crate) fn fill(&self, offset: u64, length: u64) {
         if let Some(filled) = &self.filled {
-            filled.fill(&self.file, self.size, offset, length);
+            filled.fill(self.file(), self.size, offset, length);
         }
     }
 
@@ -94,7 +109,7 @@ impl OpenFile {
         if let Some(mapping) = self.mapping.get() {
             return Ok(mapping);
         }
-        let mapping = Mapping::new(&self.file)?;
+        let mapping = Mapping::new(self.file())?;
         Ok(self.mapping.get_or_init(|| mapping))
     }
 }
@@ -135,7 +150,7 @@ impl OpenFiles {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 
     /// The file of `id`. `open` opens it, `check` looks into it once; both run without the lock.

@@ -1,7 +1,7 @@
 //! What a reader looks at when it opens.
 //!
-//! Owns what is found missing, and what is told of it. Invariant: nothing is brought here; a file that nothing brings is named
-//! before the first batch.
+//! Owns what is found missing, what is told of it, and whether what is read fits in memory. Invariant: nothing is brought here;
+//! a file that nothing brings is named before the first batch.
 
 use std::sync::Arc;
 
@@ -126,12 +126,45 @@ pub(crate) fn split<'a>(files: &'a CacheFiles, split: &str) -> Result<&'a SplitE
     })
 }
 
-/// Bytes of all shards of a cache.
-pub(crate) fn shard_bytes(files: &CacheFiles) -> u64 {
-    let partitions = files.manifest().partitions.iter();
-    let shards = partitions.flat_map(|entry| [&entry.images.shards, &entry.samples.shards]);
-    shards
-        .flat_map(|shards| shards.iter().flatten())
-        .map(|shard| shard.bytes)
-        .sum()
+/// Bytes of the shards that this node reads in time: those of the partitions that have `units`, and that it `holds`.
+pub(crate) fn shard_bytes(
+    caches: &[Arc<CacheFiles>],
+    units: &[CacheUnits],
+    holds: impl Fn(Held) -> bool,
+) -> u64 {
+    let holds = &holds;
+    let each = (0u32..).zip(caches.iter().zip(units));
+    let read = each.flat_map(|(cache, (files, units))| {
+        let numbers = units.partitions.iter().map(|part| part.partition);
+        let held = numbers.filter(move |partition| {
+            let partition = *partition;
+            holds(Held { cache, partition })
+        });
+        held.filter_map(|partition| files.manifest().partitions.get(partition as usize))
+    });
+    let shards = read.flat_map(|entry| entry.images.shards.iter().chain(&entry.samples.shards));
+    shards.flatten().map(|shard| shard.bytes).sum()
+}
+
+/// What becomes of the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// There is room: what will be wanted is brought before it is asked for.
+    Filled,
+    /// The system sees to it.
+    Left,
+    /// Nothing stays until it is read again: pages are given back once they were copied.
+    Given,
+}
+
+/// What becomes of it if `shard_bytes` are read, where a process may have `limit` bytes of memory, of which so many are
+/// `available` now; none where the system does not say.
+pub(crate) fn pages(shard_bytes: u64, limit: Option<u64>, available: Option<u64>) -> Pages {
+    if limit.is_some_and(|limit| shard_bytes > limit) {
+        Pages::Given
+    } else if available.is_some_and(|available| shard_bytes <= available) {
+        Pages::Filled
+    } else {
+        Pages::Left
+    }
 }

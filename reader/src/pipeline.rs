@@ -7,11 +7,11 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::budget::{Budget, Permit};
-use crate::sync::{Condvar, Mutex, MutexGuard, computes, thread};
+use crate::sync::{Condvar, Mutex, MutexGuard, computes, thread, unpoisoned};
 
 /// What a pipeline does.
 pub(crate) trait Work: Send + Sync + 'static {
@@ -70,7 +70,7 @@ struct Queue<T> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Makers run without a lock; what is changed under one is right after every statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
 }
 
 /// Threads at work.
@@ -140,11 +140,11 @@ impl<W: Work> Pipeline<W> {
                 Some(Duration::ZERO) => break Next::TimedOut,
                 Some(left) => {
                     let waited = self.core.ready.wait_timeout(queue, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    unpoisoned(waited).0
                 }
                 None => {
                     let waited = self.core.ready.wait(queue);
-                    waited.unwrap_or_else(PoisonError::into_inner)
+                    unpoisoned(waited)
                 }
             };
         };
@@ -206,7 +206,7 @@ impl<W: Work> Pipeline<W> {
                     return false;
                 }
                 let waited = self.core.ready.wait_timeout(queue, left);
-                queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+                queue = unpoisoned(waited).0;
             }
         }
         for thread in self.threads.drain(..) {
@@ -290,7 +290,7 @@ impl<W: Work> Core<W> {
                 return Some(asked.elapsed());
             }
             let waited = self.room.wait(queue);
-            queue = waited.unwrap_or_else(PoisonError::into_inner);
+            queue = unpoisoned(waited);
         }
     }
 }

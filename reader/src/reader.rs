@@ -13,13 +13,13 @@ use crate::budget::Budget;
 use crate::buffer::{BufferPool, Source};
 use crate::cursor::{Cursor, Resume};
 use crate::error::{Error, Result};
-use crate::fetch_plan::{self, NodePlan};
+use crate::fetch_plan::Planner;
 use crate::index_check::IndexCheck;
 use crate::index_store::KEPT_BYTES;
 use crate::io::Backend;
 use crate::memory;
 use crate::model::Model;
-use crate::opening;
+use crate::opening::{self, Pages};
 use crate::pipeline::{Next, Pipeline};
 use crate::reader_options::ReaderOptions;
 use crate::remote_cache::RemoteCache;
@@ -127,7 +127,10 @@ impl Reader {
         }
         let counters = Arc::new(Counters::default());
         let remote = RemoteCache::open(elsewhere, &options.remote, Arc::clone(&counters))?;
-        let shard_bytes: u64 = caches.iter().map(|files| opening::shard_bytes(files)).sum();
+        let shard_bytes = opening::shard_bytes(&caches, &units, |held| {
+            options.placement.holds(world.node_rank(), held)
+        });
+        let pages = opening::pages(shard_bytes, memory, memory::available());
         let read = caches
             .into_iter()
             .zip(&units)
@@ -142,9 +145,8 @@ impl Reader {
             How {
                 backend: options.backend,
                 verify: options.verify,
-                drop_pages: memory.is_some_and(|memory| shard_bytes > memory),
-                fills: options.backend != Backend::Direct
-                    && memory::available().is_some_and(|memory| shard_bytes <= memory),
+                drop_pages: pages == Pages::Given,
+                fills: options.backend != Backend::Direct && pages == Pages::Filled,
                 kept_bytes,
             },
             remote,
@@ -221,16 +223,9 @@ impl Reader {
             Next::Ended => Err(Error::Internal("a reader without an end has ended")),
         };
         self.waiting_since = None;
-        let result = result.and_then(|delivery| match self.index_fault() {
-            Some(fault) => Err(fault),
-            None => Ok(delivery),
-        });
+        let result = result.and_then(|delivery| self.check_indexes().map(|()| delivery));
         match result {
             Ok(delivery) => {
-                // Not before the first batch, which somebody waits for.
-                if self.index_check.is_none() {
-                    self.index_check = Some(IndexCheck::start(&self.plan)?);
-                }
                 self.consumer.delivered(since.elapsed());
                 self.ended = delivery.after.at.epoch != delivery.batch.epoch;
                 self.at = delivery.after;
@@ -244,27 +239,37 @@ impl Reader {
         }
     }
 
-    fn index_fault(&self) -> Option<Error> {
-        self.index_check.as_ref().and_then(IndexCheck::fault)
+    /// Fails if the check of the indexes has found damage, or cannot begin. That it does with the first batch, not before:
+    /// somebody waits for that.
+    fn check_indexes(&mut self) -> Result<()> {
+        match &self.index_check {
+            Some(check) => check.fault().map_or(Ok(()), Err),
+            None => {
+                self.index_check = Some(IndexCheck::start(&self.plan)?);
+                Ok(())
+            }
+        }
     }
 
     fn running(&mut self) -> Result<&Pipeline<BatchWork>> {
         let pipeline = match self.pipeline.take() {
             Some(pipeline) => pipeline,
-            None => {
-                let threads = self.options.threads;
-                let run = RemoteCache::start(&self.plan)?;
-                let work = BatchWork::new(Arc::clone(&self.plan), self.at, threads, run);
-                Pipeline::start(
-                    work,
-                    threads,
-                    self.options.prefetch_batches,
-                    Budget::new(self.budget_bytes),
-                )
-                .map_err(|source| Error::Thread { source })?
-            }
+            // Those of the threads that have begun end.
+            None => self.start().inspect_err(|_| self.stop())?,
         };
         Ok(self.pipeline.insert(pipeline))
+    }
+
+    fn start(&self) -> Result<Pipeline<BatchWork>> {
+        let threads = self.options.threads;
+        let run = RemoteCache::start(&self.plan)?;
+        let work = BatchWork::new(Arc::clone(&self.plan), self.at, threads, run);
+        let (depth, budget) = (
+            self.options.prefetch_batches,
+            Budget::new(self.budget_bytes),
+        );
+        let started = Pipeline::start(work, threads, depth, budget);
+        started.map_err(|source| Error::Thread { source })
     }
 
     fn stop(&mut self) {
@@ -378,18 +383,21 @@ impl Reader {
         self.plan.schedule.epoch_batches() * u64::from(self.plan.world.micro_batches())
     }
 
-    /// What each node will have to bring for what is left of the epoch of the next batch: all of it where that is the first.
-    /// Deals every batch up to its end, for which the index entries of all its units are read, and nothing else.
+    /// Counts what each node will have to bring for what is left of the epoch of the next batch: all of it where that is the first.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a fork; what is wrong with an index; [`Error::Order`] where a run would end, too.
-    pub fn plan(&self) -> Result<Vec<NodePlan>> {
-        self.plan_at(self.at)
+    /// [`Error::Forked`] in a fork.
+    pub fn planner(&self) -> Result<Planner> {
+        self.planner_at(self.at)
     }
 
-    pub(crate) fn plan_at(&self, at: Resume) -> Result<Vec<NodePlan>> {
+    pub(crate) fn planner_at(&self, at: Resume) -> Result<Planner> {
         self.check_process()?;
-        fetch_plan::of_epoch(&self.plan, at.at, self.options.remote.cache_disk)
+        Ok(Planner {
+            plan: Arc::clone(&self.plan),
+            at: at.at,
+            cache_disk: self.options.remote.cache_disk,
+        })
     }
 
     /// The order of all ranks' batches.

@@ -8,7 +8,7 @@
 //! through its own epochs without a break: a small one begins again while a large one goes on.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use stoker_formats::ContentHash;
 
@@ -21,6 +21,7 @@ use crate::offsets::Offsets;
 use crate::options::{Curriculum, Last, OrderOptions};
 use crate::order::{MAX_UNITS, Order};
 use crate::order_error::OrderError;
+use crate::sync::unpoisoned;
 use crate::unit::{CacheUnits, PackId, Unit};
 use crate::world::check_batch_size;
 
@@ -433,7 +434,7 @@ impl Schedule {
 
     fn lock(&self) -> MutexGuard<'_, Work> {
         // A panic in between can only lose what was kept.
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.work.lock())
     }
 }
 

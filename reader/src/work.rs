@@ -4,7 +4,7 @@
 //! thing that is delivered.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use stoker_formats::Counts;
@@ -28,6 +28,7 @@ use crate::remote_cache::{self, Run};
 use crate::rows::Rows;
 use crate::schedule::{GlobalBatch, Position, Schedule};
 use crate::stats::SlowRead;
+use crate::sync::unpoisoned;
 use crate::unit::Unit;
 use crate::world::World;
 
@@ -143,7 +144,7 @@ pub(crate) struct BatchWork {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A maker that panicked leaves scratch memory, which the next one writes before it reads.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
 }
 
 impl BatchWork {

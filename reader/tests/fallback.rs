@@ -6,6 +6,7 @@ mod synthetic;
 
 mod copies;
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -16,7 +17,7 @@ use copies::{
     Copies, Trouble, bytes_of, epoch, held, holding, is_shard, options, seen, some, whole,
 };
 use stoker_reader::{
-    Cursor, Error, Held, Limit, Placement, Reader, ReaderOptions, RemoteFault, Step,
+    Cursor, Error, Held, Limit, NodePlan, Placement, Reader, ReaderOptions, RemoteFault, Step,
 };
 
 /// Names the folders for a child process that runs one test of this file by itself.
@@ -41,6 +42,12 @@ fn placed(nodes: &[&[u32]]) -> Placement {
         .map(|node| node.iter().map(held).collect())
         .collect();
     Placement::new(&nodes).unwrap()
+}
+
+/// What each node will have to bring.
+fn plan_of(reader: &Reader) -> Vec<NodePlan> {
+    let planner = reader.planner().unwrap();
+    planner.plan(&|| false).unwrap().unwrap()
 }
 
 fn of_node(mut options: ReaderOptions, node: u32, nodes: &[&[u32]]) -> ReaderOptions {
@@ -79,7 +86,7 @@ fn nodes_that_hold_unequal_shares_read_the_same_with_a_fallback() {
             &nodes,
         );
         let mut reader = Reader::open(with).unwrap();
-        let plan = reader.plan().unwrap();
+        let plan = plan_of(&reader);
         assert_eq!(epoch(&mut reader), expected[node as usize]);
         let (stats, plan) = (reader.stats().unwrap(), &plan[node as usize]);
         // What is brought may be for the next epoch already.
@@ -125,7 +132,7 @@ fn a_replaced_node_with_an_empty_disk_reads_everything_from_elsewhere() {
         ));
         let mut reader =
             Reader::open(options(part.path(), 4, 4, Some(Arc::clone(&copies)))).unwrap();
-        let plan = reader.plan().unwrap().remove(0);
+        let plan = plan_of(&reader).remove(0);
         assert_eq!(epoch(&mut reader), expected, "{keep}");
         let brought = copies.brought();
         assert!(brought.values().all(|times| *times == 1), "{brought:?}");
@@ -174,7 +181,7 @@ fn a_bound_below_what_is_remote_holds_at_every_moment() {
         options.remote.cache_disk = Some(bound);
         options.threads = 3;
         let mut reader = Reader::open(options).unwrap();
-        let plan = reader.plan().unwrap().remove(0);
+        let plan = plan_of(&reader).remove(0);
         assert!(plan.bytes <= plan.bytes_at_most && plan.bytes == sum);
         let mut batches = Vec::new();
         while let Step::Batch(batch) = reader.next_batch(None).unwrap() {
@@ -400,4 +407,38 @@ fn files_of_batches_to_come_are_brought_before_anybody_asks() {
     // All that is left was here: nobody waited again, and nothing came twice.
     assert_eq!(reader.stats().unwrap().remote_seconds, waited);
     assert!(copies.brought().values().all(|times| *times == 1));
+}
+
+#[test]
+fn a_plan_goes_on_without_its_reader_until_it_is_stopped() {
+    let whole = whole();
+    let part = some(whole.path(), holding(&[1]));
+    let copies = Copies::of(whole.path());
+    let reader = Reader::open(options(part.path(), 8, 4, Some(copies))).unwrap();
+    let planned = plan_of(&reader);
+    assert!(planned[0].bytes > 0);
+    let planner = reader.planner().unwrap();
+    let batches = reader.epoch_batches() as usize / 2;
+    let reader = RefCell::new(reader);
+    // Asked before each global batch: the reader goes on, and then goes.
+    let asked = Cell::new(0);
+    let ask = || {
+        asked.set(asked.get() + 1);
+        let step = reader.borrow_mut().next_batch(None);
+        assert!(matches!(step.unwrap(), Step::Batch(_)));
+        false
+    };
+    assert_eq!(planner.plan(&ask).unwrap().unwrap(), planned);
+    assert_eq!(asked.get(), batches);
+    let later = plan_of(&reader.borrow());
+    assert!(later[0].units < planned[0].units, "{later:?}");
+    drop(reader);
+    assert_eq!(planner.plan(&|| false).unwrap().unwrap(), planned);
+    asked.set(0);
+    let stop = || {
+        asked.set(asked.get() + 1);
+        asked.get() == 3
+    };
+    assert_eq!(planner.plan(&stop).unwrap(), None);
+    assert_eq!(asked.get(), 3);
 }

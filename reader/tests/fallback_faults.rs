@@ -15,10 +15,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use copies::{Copies, Trouble, epoch, is_shard, options, seen, some, whole};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stoker_reader::{Cursor, Error, Reader, RemoteFault, Step, Verify};
 
 /// Names the folders for a child process that runs one test of this file by itself.
 const CHILD: &str = "STOKER_TEST_FALLBACK";
+
+/// The stack of every thread of a child that lacks threads: more than it takes for anything else.
+const STACK_BYTES: u64 = 256 << 20;
 
 /// Reads until there is an error; that, and the batches before it.
 fn until_fault(reader: &mut Reader) -> (Vec<copies::Seen>, Error) {
@@ -103,6 +107,38 @@ fn a_fetch_that_hangs_is_an_error_that_names_shard_and_remote() {
     copies.heal();
     reader.restore(&reader.cursor().unwrap()).unwrap();
     assert_eq!(epoch(&mut reader), expected);
+}
+
+#[test]
+fn an_index_that_hangs_is_an_error_that_says_how_long() {
+    let whole = whole();
+    let part = some(whole.path(), |_| false);
+    let copies = Copies::of(whole.path());
+    copies.suffer(Trouble::Hangs("index/p0001"));
+    let mut options = options(part.path(), 4, 4, Some(copies));
+    options.remote.timeout = Duration::from_secs(1);
+    let fault = Reader::open(options).unwrap_err();
+    let (file, reason) = remote_fault(&fault);
+    assert!(file.contains("index/p0001"), "{file}");
+    assert_eq!(*reason, RemoteFault::TimedOut { seconds: 1 });
+}
+
+#[test]
+fn an_index_that_fails_ends_the_bringing_of_all() {
+    let whole = whole();
+    // Six indexes, of which four are brought at a time; what hangs has minutes.
+    let part = some(whole.path(), |_| false);
+    let copies = Copies::of(whole.path());
+    copies.suffer(Trouble::FailsBeside {
+        text: "text-22222222222222222222222222222222/index/p0001",
+        others: 3,
+    });
+    let options = options(part.path(), 4, 4, Some(Arc::clone(&copies)));
+    let fault = Reader::open(options).unwrap_err();
+    let (file, reason) = remote_fault(&fault);
+    assert!(file.contains("text-") && file.contains("index/p0001"));
+    assert_eq!(*reason, RemoteFault::Failed("the bucket is on fire".into()));
+    assert_eq!(copies.brought().len(), 4);
 }
 
 #[test]
@@ -324,4 +360,69 @@ fn what_a_killed_process_was_bringing_is_brought_by_another() {
     drop(reader);
     assert_eq!(parts(), 0);
     assert_eq!(fs::read_dir(fallback.join("readers")).unwrap().count(), 0);
+}
+
+/// Bounds the address space of this process to `more` than it has now, or not at all.
+fn limit(more: Option<u64>) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kibibytes: u64 = line.unwrap().trim_end_matches("kB").trim().parse().unwrap();
+    let maximum = getrlimit(Resource::As).maximum;
+    let current = more.map_or(maximum, |more| Some(kibibytes * 1024 + more));
+    setrlimit(Resource::As, Rlimit { current, maximum }).unwrap();
+}
+
+/// Threads of this process that bring files.
+fn fetchers() -> usize {
+    let threads = fs::read_dir("/proc/self/task").unwrap();
+    let names = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("comm")));
+    // One that has just ended has no name.
+    let names = names.filter_map(Result::ok);
+    names
+        .filter(|name| name.starts_with("stoker-fetch"))
+        .count()
+}
+
+#[test]
+#[ignore = "the body of the test below, in a process of its own"]
+fn lack_threads_in_a_child() {
+    let folders = std::env::var_os(CHILD).unwrap();
+    let folders: Vec<_> = std::env::split_paths(&folders).collect();
+    let [whole, part] = folders.as_slice() else {
+        panic!("{folders:?}");
+    };
+    let expected = epoch(&mut Reader::open(options(whole, 4, 4, None)).unwrap());
+    let mut reader = Reader::open(options(part, 4, 4, Some(Copies::of(whole)))).unwrap();
+    // Enough for the four that bring files, too little for one that reads.
+    limit(Some(4 * STACK_BYTES + STACK_BYTES / 2));
+    let fault = reader.next_batch(None).unwrap_err();
+    assert!(matches!(fault, Error::Thread { .. }), "{fault}");
+    let mut looks = (0..10_000).map(|_| std::thread::sleep(Duration::from_millis(1)));
+    assert!(looks.any(|()| fetchers() == 0));
+    limit(None);
+    assert_eq!(epoch(&mut reader), expected);
+    assert!(fetchers() > 0);
+}
+
+#[test]
+fn where_a_thread_cannot_be_had_the_others_end() {
+    let whole = whole();
+    let part = some(whole.path(), |name| !is_shard(name));
+    let folders = std::env::join_paths([whole.path(), part.path()]).unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "lack_threads_in_a_child",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(CHILD, folders)
+        .env("RUST_MIN_STACK", STACK_BYTES.to_string())
+        .env("MALLOC_ARENA_MAX", "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("1 passed"), "{text}");
 }

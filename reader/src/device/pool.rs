@@ -6,11 +6,12 @@
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::process;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::DeviceFault;
 use crate::error::{Error, Result};
+use crate::sync::unpoisoned;
 
 /// An item in hand, which goes back when dropped.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl<T> Pool<T> {
 
     // A holder that panicked returned its item in one piece or not at all.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 
     /// Waits until the first item is back and `ready`; an error of `ready` leaves it in its place.
@@ -115,11 +116,11 @@ impl<T> Pool<T> {
                 Some(time) => {
                     look = (look * 2).min(LAST_LOOK);
                     let waited = self.changed.wait_timeout(state, time);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    unpoisoned(waited).0
                 }
                 None => {
                     let waited = self.changed.wait(state);
-                    waited.unwrap_or_else(PoisonError::into_inner)
+                    unpoisoned(waited)
                 }
             };
         }

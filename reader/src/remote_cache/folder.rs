@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Invariants: finished files and the whole of unfinished ones never take more than the bound; a file that somebody reads is
-//! never removed; what a killed process leaves has no lock, and goes or is taken over.
+//! never removed; what a killed process leaves has no lock once its forks have ended, too, and goes or is taken over.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -23,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use stoker_formats::ContentHash;
 
+use super::flock::LockedFile;
 use crate::error::{Error, Result};
 
 /// Between two looks at a lock that somebody else has.
@@ -89,7 +90,7 @@ pub(crate) struct Folder {
 #[derive(Debug)]
 pub(crate) struct Part<'a> {
     folder: &'a Folder,
-    file: File,
+    file: LockedFile,
     path: PathBuf,
     content: Content,
     finished: bool,
@@ -169,7 +170,7 @@ impl Folder {
         &self,
         content: Content,
         open: impl FnOnce(&Path) -> io::Result<File>,
-    ) -> Result<Option<File>> {
+    ) -> Result<Option<LockedFile>> {
         let path = self.path(content.hash);
         let file = match open(&path) {
             Ok(file) => file,
@@ -180,6 +181,7 @@ impl Folder {
         if file.try_lock_shared().is_err() {
             return Ok(None);
         }
+        let file = LockedFile::of(file);
         let metadata = file.metadata().map_err(Error::io("read", &path))?;
         let is_it = metadata.nlink() > 0 && metadata.len() == content.bytes;
         Ok(is_it.then_some(file))
@@ -212,24 +214,24 @@ impl Folder {
         let existing = match OpenOptions::new().read(true).write(true).open(&path) {
             Ok(file) if file.try_lock().is_err() => return Ok(Taken::Busy),
             // Who brought it may have given it up just now.
-            Ok(file) => file
-                .metadata()
-                .is_ok_and(|found| found.nlink() > 0)
-                .then_some(file),
+            Ok(file) => {
+                let file = LockedFile::of(file);
+                let is_there = file.metadata().is_ok_and(|found| found.nlink() > 0);
+                is_there.then_some(file)
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(fault(error)),
         };
-        let taken_over = existing.is_some();
-        if !taken_over && !self.make_room(content.bytes, need)? {
-            return Ok(Taken::NoRoom);
-        }
-        let file = existing
-            .map_or_else(|| open_new(&path), Ok)
-            .map_err(fault)?;
+        let file = match existing {
+            Some(file) => file,
+            None if !self.make_room(content.bytes, need)? => return Ok(Taken::NoRoom),
+            None => {
+                let file = open_new(&path).map_err(fault)?;
+                file.try_lock().map_err(|error| fault(error.into()))?;
+                LockedFile::of(file)
+            }
+        };
         file.set_len(0).map_err(fault)?;
-        if !taken_over {
-            file.try_lock().map_err(|error| fault(error.into()))?;
-        }
         Ok(Taken::Part(Part {
             folder: self,
             file,
@@ -423,13 +425,13 @@ impl Drop for Part<'_> {
 }
 
 /// The folder's lock, until it is dropped.
-fn lock(root: &Path, stop: &(dyn Fn() -> bool + Sync)) -> Result<File> {
+pub(super) fn lock(root: &Path, stop: &(dyn Fn() -> bool + Sync)) -> Result<LockedFile> {
     let path = root.join("lock");
     let opened = OpenOptions::new().create(true).append(true).open(&path);
     let file = opened.map_err(Error::io("open", &path))?;
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(file),
+            Ok(()) => return Ok(LockedFile::of(file)),
             Err(fs::TryLockError::Error(error)) => return Err(Error::io("lock", &path)(error)),
             Err(fs::TryLockError::WouldBlock) if stop() => {
                 let error =
@@ -460,6 +462,7 @@ fn remove_if_free(path: &Path) -> Result<bool> {
     if file.try_lock().is_err() {
         return Ok(false);
     }
+    let _lock = LockedFile::of(file);
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
         _ => Ok(true),

@@ -4,6 +4,7 @@
 //! `threads.rs`; what may lie where, for `folder.rs`. Invariant: a thread that waits, for a file or for room, holds no file and
 //! no room that another could wait for.
 
+mod flock;
 mod folder;
 mod run;
 #[cfg(test)]
@@ -16,7 +17,7 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,9 @@ use crate::files::{CacheFile, CacheFiles};
 use crate::open_files::{FileId, FileKind, OpenFile};
 use crate::presence::Absent;
 use crate::stats::Counters;
+use crate::sync::unpoisoned;
 use crate::work::Plan;
+pub(crate) use flock::LockedFile;
 use folder::{Content, Folder, Need, Needs, Taken};
 pub(crate) use run::Run;
 
@@ -76,7 +79,7 @@ pub(crate) struct RemoteCache {
 #[derive(Debug)]
 enum Found {
     /// It is here, and stays as long as this is open.
-    Here(File),
+    Here(LockedFile),
     /// Another thread or process brings it.
     Busy,
     /// There is no room now.
@@ -157,28 +160,34 @@ impl RemoteCache {
         caches.flat_map(|cache| cache.absent.indexes.iter().map(move |file| (cache, *file)))
     }
 
-    /// Brings all indexes that are absent, some at a time, and has them read from where they are then.
+    /// Brings all indexes that are absent, some at a time, and has them read from where they are then. The first fault ends it.
     fn bring_indexes(&self) -> Result<()> {
         let left: Mutex<VecDeque<_>> = Mutex::new(self.indexes().collect());
+        let first: Mutex<Option<Error>> = Mutex::default();
+        let failed = || unpoisoned(first.lock()).is_some();
         let next = || {
-            left.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .pop_front()
+            let mut left = unpoisoned(left.lock());
+            left.pop_front().filter(|_| !failed())
         };
         let bring = || {
             while let Some((cache, file)) = next() {
-                self.bring_index(cache, &file)?;
+                if let Err(fault) = self.bring_index(cache, &file, &failed) {
+                    unpoisoned(first.lock()).get_or_insert(fault);
+                }
             }
-            Ok(())
         };
         thread::scope(|scope| {
             let threads: Vec<_> = (0..FETCHERS).map(|_| scope.spawn(bring)).collect();
-            let ended = threads.into_iter().map(|thread| match thread.join() {
-                Ok(brought) => brought,
-                Err(_) => Err(Error::Internal("a thread that brings indexes")),
-            });
-            ended.collect::<Result<()>>()
-        })?;
+            for thread in threads {
+                if thread.join().is_err() {
+                    let fault = Error::Internal("a thread that brings indexes");
+                    unpoisoned(first.lock()).get_or_insert(fault);
+                }
+            }
+        });
+        if let Some(fault) = unpoisoned(first.into_inner()) {
+            return Err(fault);
+        }
         for cache in self.caches.iter().flatten() {
             let places = cache.absent.indexes.iter();
             let places = places.map(|file| (file.relative(), self.folder.path(file.entry.hash)));
@@ -187,10 +196,16 @@ impl RemoteCache {
         Ok(())
     }
 
-    /// Unlike a shard, an index that was here before is hashed: its rows have no checksums.
-    fn bring_index(&self, cache: &Elsewhere, file: &CacheFile) -> Result<()> {
+    /// Unlike a shard, an index that was here before is hashed: its rows have no checksums. Ends early where another has `failed`;
+    /// what it says then does not count.
+    fn bring_index(
+        &self,
+        cache: &Elsewhere,
+        file: &CacheFile,
+        failed: &(dyn Fn() -> bool + Sync),
+    ) -> Result<()> {
         let started = Instant::now();
-        let stop = || started.elapsed() >= self.timeout;
+        let stop = || started.elapsed() >= self.timeout || failed();
         let path = self.folder.path(file.entry.hash);
         if path.exists() && cache.files.check_hash(&path, file.entry, &stop).is_err() {
             self.folder.discard(file.entry.hash, &stop)?;
@@ -200,8 +215,10 @@ impl RemoteCache {
             match self.ensure(cache, file, Need::Now, &Needs::new, &open, &stop) {
                 Ok(Found::Here(_)) => return Ok(()),
                 Ok(Found::Busy | Found::NoRoom) if !stop() => thread::sleep(TRY_AGAIN),
-                Ok(_) => return Err(fault(cache, file, self.timed_out())),
-                Err(fault_of) => return Err(fault(cache, file, fault_of)),
+                Ok(_) | Err(RemoteFault::Stopped) => {
+                    return Err(fault(cache, file, self.timed_out()));
+                }
+                Err(reason) => return Err(fault(cache, file, reason)),
             }
         }
     }
@@ -301,7 +318,7 @@ impl RemoteCache {
         id: FileId,
         check: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<()> {
-        let checked = || self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        let checked = || unpoisoned(self.checked.lock());
         if checked().contains(&id) {
             return Ok(());
         }
@@ -392,7 +409,7 @@ impl RemoteCache {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Run>>> {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.run.lock())
     }
 
     fn run(&self) -> Option<Arc<Run>> {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use stoker_formats::{ContentHash, SampleEntry};
@@ -13,6 +13,7 @@ use stoker_formats::{ContentHash, SampleEntry};
 use super::folder::Needs;
 use crate::fallback::RemoteFault;
 use crate::open_files::{FileId, OpenFile};
+use crate::sync::unpoisoned;
 use crate::units::Sample;
 
 /// Between two tries of what cannot be brought now, if nothing changes before.
@@ -81,7 +82,7 @@ struct Wait {
 impl Run {
     fn lock(&self) -> MutexGuard<'_, State> {
         // What is changed under the lock is right after every statement.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -111,7 +112,7 @@ impl Run {
                 return;
             }
             let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(waited).0;
         }
     }
 
@@ -199,7 +200,7 @@ impl Run {
                 break Err(late);
             }
             let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(waited).0;
         };
         let wait = state.wait(id);
         wait.threads -= 1;
@@ -279,11 +280,11 @@ impl Run {
             state = match wake {
                 Some(at) => {
                     let waited = self.changed.wait_timeout(state, at - now);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    unpoisoned(waited).0
                 }
                 None => {
                     let waited = self.changed.wait(state);
-                    waited.unwrap_or_else(PoisonError::into_inner)
+                    unpoisoned(waited)
                 }
             };
         }

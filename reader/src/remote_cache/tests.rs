@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stoker_formats::ContentHash;
 
-use super::folder::{Content, Folder, Need, Needs, Taken};
+use super::folder::{Content, Folder, Need, Needs, Taken, lock};
 
 const NEVER: &(dyn Fn() -> bool + Sync) = &|| false;
 
@@ -178,4 +178,34 @@ fn a_file_that_is_removed_while_it_is_opened_is_not_taken_for_one_that_stays() {
         .unwrap();
     assert!(!has(&folder, 2));
     assert!(put(&folder, content(2, 10), Need::Now, &Needs::new()));
+}
+
+/// A duplicate has the lock of what it was made of, as the descriptors of a fork have.
+#[test]
+fn a_fork_that_lives_on_keeps_no_lock() {
+    let root = tempfile::tempdir().unwrap();
+    let (one, other) = (join(root.path(), 10, &[]), join(root.path(), 10, &[]));
+    let folder_lock = lock(root.path(), NEVER).unwrap();
+    let mut forked = vec![folder_lock.try_clone().unwrap()];
+    assert!(other.tell(&Needs::new(), &|| true).is_err());
+    drop(folder_lock);
+    other.tell(&Needs::new(), &|| true).unwrap();
+    // There is room for one file: each has to make room for the next one.
+    let taken = one.take(content(1, 10), Need::Now, &Needs::new(), NEVER);
+    let Taken::Part(mut part) = taken.unwrap() else {
+        panic!("an empty folder");
+    };
+    forked.push(part.file().try_clone().unwrap());
+    part.file().set_len(10).unwrap();
+    part.finish(NEVER).unwrap();
+    assert!(!put(&other, content(2, 10), Need::Now, &Needs::new()));
+    drop(part);
+    assert!(put(&other, content(2, 10), Need::Now, &Needs::new()));
+    let read = one.pin(content(2, 10), |path| File::open(path));
+    let read = read.unwrap().unwrap();
+    forked.push(read.try_clone().unwrap());
+    assert!(!put(&other, content(3, 10), Need::Now, &Needs::new()));
+    drop(read);
+    assert!(put(&other, content(3, 10), Need::Now, &Needs::new()));
+    assert_eq!(forked.len(), 3);
 }

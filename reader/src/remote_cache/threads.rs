@@ -12,7 +12,7 @@ use stoker_formats::{ContentHash, SampleEntry};
 
 use super::folder::Need;
 use super::run::{Key, Run, Task, Want};
-use super::{Found, RemoteCache, TRY_AGAIN};
+use super::{Found, LockedFile, RemoteCache, TRY_AGAIN};
 use crate::error::{Error, Result};
 use crate::fallback::RemoteFault;
 use crate::open_files::{FileId, OpenFile};
@@ -100,7 +100,7 @@ impl Fetcher<'_> {
     }
 
     /// Has a shard here for a batch to come, if that is possible now, and does `then` with it.
-    fn ahead(&self, key: Key, want: Want, id: FileId, then: impl FnOnce(File)) {
+    fn ahead(&self, key: Key, want: Want, id: FileId, then: impl FnOnce(LockedFile)) {
         // What has failed is told to the batch that needs it, and not tried again for each sample.
         if self.run.is_awaited(id).is_err() {
             return;
@@ -116,9 +116,9 @@ impl Fetcher<'_> {
     /// Has a sample's shard here, and then wants the shards of its images.
     fn sample(&self, key: Key, sample: Sample, entry: &SampleEntry) {
         let id = Rows::sample_shard(sample, entry);
-        let images = |file: Option<File>| {
+        let images = |file: Option<LockedFile>| {
             // What is wrong with the sample is told by the thread that reads it.
-            let found = self.image_shards(sample, entry, file.as_ref());
+            let found = self.image_shards(sample, entry, file.as_deref());
             self.run
                 .add_shards(key.0, found.unwrap_or_default().into_iter());
         };

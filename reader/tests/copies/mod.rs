@@ -28,6 +28,8 @@ pub(crate) enum Trouble {
     Hangs(&'static str),
     /// As that, but it does not notice that somebody gives up.
     HangsOn(&'static str),
+    /// The files whose paths hold this text fail, once `others` hang; all others do, until somebody gives up.
+    FailsBeside { text: &'static str, others: usize },
     /// Each file has another byte in its middle the first so many times.
     Damages(usize),
 }
@@ -160,6 +162,21 @@ impl Fallback for Copies {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 return Err("somebody gave up".into());
+            }
+            Some(Trouble::FailsBeside { text, others }) => {
+                let fails = name.contains(text);
+                self.hanging
+                    .fetch_add(usize::from(!fails), Ordering::SeqCst);
+                let hanging = || self.hanging.load(Ordering::SeqCst);
+                while !(if fails { hanging() >= others } else { stop() }) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let said = if fails {
+                    "the bucket is on fire"
+                } else {
+                    "somebody gave up"
+                };
+                return Err(said.into());
             }
             Some(Trouble::Damages(most)) if times <= most => {
                 // All that is no zero, so that some row is hit.
