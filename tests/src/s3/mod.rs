@@ -2,6 +2,7 @@
 //!
 //! Everything here binds 127.0.0.1 only, runs on threads of its own, and ends when dropped.
 
+mod fault;
 mod head;
 mod proxy;
 pub mod scene;
@@ -9,7 +10,8 @@ mod server;
 pub mod tls;
 mod trap;
 
-pub use proxy::{Fault, Faults, Proxy};
+pub use fault::Fault;
+pub use proxy::{Faults, Proxy};
 pub use server::{ACCESS_KEY, SECRET_KEY, Server};
 pub use trap::Trap;
 
