@@ -104,6 +104,13 @@ impl OpenFile {
         }
     }
 
+    /// Asks for `length` bytes at `offset`, which will be read soon, if they may not be in the page cache.
+    pub(crate) fn expect(&self, offset: u64, length: u64) {
+        if let Some(filled) = &self.filled {
+            filled.expect(self.file(), self.size, offset, length);
+        }
+    }
+
     /// The file's mapping, made when it is first asked for.
     pub(crate) fn mapping(&self) -> io::Result<&Mapping> {
         if let Some(mapping) = self.mapping.get() {

@@ -8,6 +8,7 @@
 
 use std::fs::File;
 use std::num::NonZeroU64;
+use std::ops::Range;
 
 use rustix::fs::{Advice, fadvise};
 
@@ -20,27 +21,57 @@ const BLOCK: u64 = 2 << 20;
 /// Bytes of a file beyond which nothing is brought in: no shard is so large.
 const MOST: u64 = 1 << 40;
 
-/// Which blocks of a file were brought in, a bit each, once somebody asks.
+/// Which blocks of a file somebody has asked for, and which of them were there already, a bit each.
 #[derive(Debug, Default)]
-pub(crate) struct Filled(Bits);
+pub(crate) struct Filled {
+    asked: Bits,
+    cached: Bits,
+}
 
 impl Filled {
     /// Brings in those blocks of `length` bytes at `offset` of a file of `size` bytes that were not before. Those that are there
     /// are left alone: populating them takes as long as copying a tenth of their bytes, of small pages all.
     pub(crate) fn fill(&self, file: &File, size: u64, offset: u64, length: u64) {
-        let blocks = offset / BLOCK..offset.saturating_add(length).div_ceil(BLOCK);
-        for block in blocks.filter(|block| self.take(size, *block)) {
-            let start = block * BLOCK;
-            if !is_cached(file, start, BLOCK.min(size - start)) {
-                populate(file, start, BLOCK);
+        for block in blocks(offset, length).filter(|block| self.take(size, *block)) {
+            if !is_block_cached(file, size, block) {
+                populate(file, block * BLOCK, BLOCK);
             }
         }
     }
 
+    /// Asks for `length` bytes at `offset` of a file of `size` bytes, unless their blocks were there when somebody asked first:
+    /// asking costs a system call, and a sample's text lies in six places.
+    pub(crate) fn expect(&self, file: &File, size: u64, offset: u64, length: u64) {
+        if !blocks(offset, length).all(|block| self.was_there(file, size, block)) {
+            will_need(file, offset, length);
+        }
+    }
+
+    fn was_there(&self, file: &File, size: u64, block: u64) -> bool {
+        if self.take(size, block) && is_block_cached(file, size, block) {
+            self.cached.set(block_count(size), block);
+        }
+        self.cached.get(block_count(size), block)
+    }
+
     /// Whether the caller is the first to ask for a block.
     fn take(&self, size: u64, block: u64) -> bool {
-        self.0.set(size.min(MOST).div_ceil(BLOCK), block)
+        self.asked.set(block_count(size), block)
     }
+}
+
+fn block_count(size: u64) -> u64 {
+    size.min(MOST).div_ceil(BLOCK)
+}
+
+/// The blocks that `length` bytes at `offset` lie in.
+fn blocks(offset: u64, length: u64) -> Range<u64> {
+    offset / BLOCK..offset.saturating_add(length).div_ceil(BLOCK)
+}
+
+fn is_block_cached(file: &File, size: u64, block: u64) -> bool {
+    let start = block * BLOCK;
+    is_cached(file, start, BLOCK.min(size.saturating_sub(start)))
 }
 
 /// Asks for `length` bytes at `offset` of a file, and does not wait for them.
@@ -130,9 +161,9 @@ mod tests {
         (file, open, size)
     }
 
-    /// Bytes that this process has asked disks for.
+    /// Bytes that this thread has asked disks for.
     fn asked_for() -> u64 {
-        let counters = std::fs::read_to_string("/proc/self/io").unwrap();
+        let counters = std::fs::read_to_string("/proc/thread-self/io").unwrap();
         let line = counters
             .lines()
             .find_map(|line| line.strip_prefix("read_bytes: "));
@@ -149,6 +180,23 @@ mod tests {
         // Whether pages can be absent here, and whether that is told: a look asks for what it misses.
         if looked_up(&open, size - 1) == Some(false) {
             assert!(asked >= 3 * 4096, "{asked}");
+        }
+    }
+
+    #[test]
+    fn what_was_there_is_not_asked_for() {
+        let (_file, open, size) = forgotten();
+        let filled = Filled::default();
+        // Absent when it is asked for first, so that it is asked for each time.
+        assert!(!filled.was_there(&open, size, 0) || looked_up(&open, 0) != Some(false));
+        populate(&open, BLOCK, 2 * BLOCK);
+        if must_tell() {
+            assert!(filled.was_there(&open, size, 1));
+            fadvise(&open, BLOCK, NonZeroU64::new(BLOCK), Advice::DontNeed).unwrap();
+            assert!(filled.was_there(&open, size, 1));
+            let before = asked_for();
+            filled.expect(&open, size, BLOCK + 5, 100);
+            assert_eq!(asked_for(), before);
         }
     }
 

@@ -19,7 +19,7 @@ impl Rows {
                 return;
             };
             for (offset, bytes) in parts(entry) {
-                will_need(file.file(), offset, bytes);
+                file.expect(offset, bytes);
             }
         }
     }
