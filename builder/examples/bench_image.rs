@@ -114,7 +114,7 @@ fn measure(
                 to,
                 &mut between,
                 kernel,
-                Code::Best,
+                Code::best(),
             );
             Ok(())
         })?;

@@ -152,7 +152,7 @@ impl Preparer {
             recipe,
             decoder: None,
             resizer: Resizer::new(),
-            code: Code::Best,
+            code: Code::best(),
             upright: Vec::new(),
             between: Vec::new(),
             resized: Vec::new(),

@@ -8,15 +8,21 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::weights::{Axis, GROUP, SPLIT_BITS};
-use super::{CHANNELS, ROWS, SLACK_BYTES, scalar};
+use super::{CHANNELS, ROWS, SLACK_BYTES};
 
 /// Bytes of a row that the vertical pass handles at once; narrower rows go to the scalar code.
 pub(super) const COLUMNS: usize = 32;
+
+/// Whether this processor has what the code needs.
+pub(super) fn is_there() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
 /// Filters along each of at least [`ROWS`] rows. `src` holds [`SLACK_BYTES`] after its pixels.
 #[expect(unsafe_code, reason = "AVX2 intrinsics")]
 pub(super) fn horizontal(src: &[u8], from: (usize, usize), dst: &mut [u8], axis: &Axis) {
     let (line_in, line_out) = (from.1 * CHANNELS, axis.len() * CHANNELS);
-    assert!(is_x86_feature_detected!("avx2"));
+    assert!(is_there());
     assert!(src.len() >= from.0 * line_in + SLACK_BYTES && dst.len() == from.0 * line_out);
     assert!(from.0 >= ROWS);
     for (first, count) in axis.first.iter().zip(&axis.count) {
@@ -144,7 +150,7 @@ pub(super) fn vertical(
     rows: Range<usize>,
     base: usize,
 ) {
-    assert!(is_x86_feature_detected!("avx2"));
+    assert!(is_there());
     assert!(line >= COLUMNS);
     for (y, out) in rows.zip(dst.chunks_exact_mut(line)) {
         assert!(axis.count[y] > 0 && axis.count[y] <= axis.stride);
@@ -158,16 +164,13 @@ pub(super) fn vertical(
                 column_blocks::<false>(window, line, out, axis, y);
             }
         }
-        if !line.is_multiple_of(COLUMNS) {
-            scalar::columns(window, line, out, axis, y, line / COLUMNS * COLUMNS);
-        }
     }
 }
 
 /// Sums of 32 columns: four vectors of pairs, in the order that packing undoes.
 type Sums = [__m256i; 4];
 
-/// Filters one output row, in blocks of [`COLUMNS`], up to the last whole block.
+/// Filters one output row, in blocks of [`COLUMNS`]; the last may come out twice in part.
 ///
 /// # Safety
 /// AVX2 must be there; `window` must hold `axis.count[y]` rows of `line` bytes, `out` one.
@@ -186,7 +189,8 @@ unsafe fn column_blocks<const SPLIT: bool>(
     let split = _mm_cvtsi32_si128(SPLIT_BITS as i32);
     let zero = _mm256_setzero_si256();
     let high = axis.high.as_deref().unwrap_or(&axis.low);
-    for column in (0..=line - COLUMNS).step_by(COLUMNS) {
+    for column in (0..line).step_by(COLUMNS) {
+        let column = column.min(line - COLUMNS);
         let mut sums: Sums = [half; 4];
         let mut tops: Sums = [zero; 4];
         for k in (0..count).step_by(2) {

@@ -1,10 +1,12 @@
 //! Resizing: the two exact bicubic kernels, torchvision's and Pillow's.
 //!
-//! Owns the passes, their order and the choice between scalar and AVX2 code. The non-exact kernel
+//! Owns the passes, their order and the choice between scalar, AVX2 and AVX-512 code. The non-exact kernel
 //! is elsewhere. Invariant: the choice of code never shows in a byte.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod scalar;
 mod weights;
 
@@ -37,21 +39,33 @@ pub enum Exact {
 pub enum Code {
     /// Plain Rust.
     Scalar,
-    /// AVX2 where the processor has it, plain Rust elsewhere.
-    Best,
+    /// 256-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// 512-bit vectors, with permutes of bytes (VBMI) and dot products (VNNI): Ice Lake, Zen 4 and later ones.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
 }
 
 impl Code {
-    fn use_avx2(self) -> bool {
+    /// What this processor can run, the best one last.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::Scalar];
         #[cfg(target_arch = "x86_64")]
-        {
-            self == Self::Best && std::is_x86_feature_detected!("avx2")
+        if avx2::is_there() {
+            all.push(Self::Avx2);
+            if avx512::is_there() {
+                all.push(Self::Avx512);
+            }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            let _ = self;
-            false
-        }
+        all
+    }
+
+    /// The best that this processor can run.
+    #[must_use]
+    pub fn best() -> Self {
+        Self::all().pop().unwrap_or(Self::Scalar)
     }
 }
 
@@ -60,7 +74,7 @@ impl Code {
 /// the pixels are copied.
 ///
 /// # Panics
-/// If `src` is shorter than `from` demands or a side is zero.
+/// If `src` is shorter than `from` demands, a side is zero, or the processor cannot run `code`.
 pub fn resize(
     src: &[u8],
     from: (usize, usize),
@@ -98,6 +112,14 @@ struct Pass {
     code: Code,
 }
 
+/// The axis of a horizontal pass.
+struct Across {
+    axis: Axis,
+    /// Its windows as the widest code takes them; none where other code runs.
+    #[cfg(target_arch = "x86_64")]
+    blocks: Option<avx512::Blocks>,
+}
+
 impl Pass {
     fn axis(&self, size_in: usize, size_out: usize) -> Axis {
         match self.kernel {
@@ -106,10 +128,22 @@ impl Pass {
         }
     }
 
+    /// The axis of the horizontal pass.
+    fn across(&self, size_in: usize, size_out: usize) -> Across {
+        let axis = self.axis(size_in, size_out);
+        Across {
+            #[cfg(target_arch = "x86_64")]
+            blocks: (self.code == Code::Avx512)
+                .then(|| avx512::Blocks::new(&axis))
+                .flatten(),
+            axis,
+        }
+    }
+
     fn horizontal(&self, src: &[u8], from: (usize, usize), dst: &mut Vec<u8>, width: usize) {
-        let axis = self.axis(from.1, width);
+        let across = self.across(from.1, width);
         reserve(dst, from.0 * width * CHANNELS);
-        self.rows(src, from, &mut dst[..from.0 * width * CHANNELS], &axis);
+        self.rows(src, from, &mut dst[..from.0 * width * CHANNELS], &across);
     }
 
     fn vertical(&self, src: &[u8], from: (usize, usize), dst: &mut Vec<u8>, height: usize) {
@@ -130,7 +164,7 @@ impl Pass {
         to: (usize, usize),
         between: &mut Vec<u8>,
     ) {
-        let (across, down) = (self.axis(from.1, to.1), self.axis(from.0, to.0));
+        let (across, down) = (self.across(from.1, to.1), self.axis(from.0, to.0));
         let (line_in, line) = (from.1 * CHANNELS, to.1 * CHANNELS);
         let blocks = (0..to.0).step_by(BLOCK).map(|start| {
             let end = (start + BLOCK).min(to.0);
@@ -166,17 +200,20 @@ impl Pass {
     }
 
     /// Filters along each row.
-    fn rows(&self, src: &[u8], from: (usize, usize), dst: &mut [u8], axis: &Axis) {
-        // The vector code reads whole groups of pixels, up to 16 bytes past the last one.
+    fn rows(&self, src: &[u8], from: (usize, usize), dst: &mut [u8], across: &Across) {
+        // The vector code reads whole groups of pixels, up to a vector past the last one.
         #[cfg(target_arch = "x86_64")]
-        if self.code.use_avx2()
+        if self.code != Code::Scalar
             && from.0 >= ROWS
             && src.len() >= from.0 * from.1 * CHANNELS + SLACK_BYTES
         {
-            avx2::horizontal(src, from, dst, axis);
+            match &across.blocks {
+                Some(blocks) => avx512::horizontal(src, from, dst, &across.axis, blocks),
+                None => avx2::horizontal(src, from, dst, &across.axis),
+            }
             return;
         }
-        scalar::horizontal(src, from, dst, axis);
+        scalar::horizontal(src, from, dst, &across.axis);
     }
 
     /// Filters along each column, for the output rows `rows` of the axis; `src` begins with its row `base`.
@@ -189,12 +226,17 @@ impl Pass {
         rows: Range<usize>,
         base: usize,
     ) {
-        #[cfg(target_arch = "x86_64")]
-        if self.code.use_avx2() && line >= avx2::COLUMNS {
-            avx2::vertical(src, line, dst, axis, rows, base);
-            return;
+        match self.code {
+            #[cfg(target_arch = "x86_64")]
+            Code::Avx512 if line >= avx512::COLUMNS => {
+                avx512::vertical(src, line, dst, axis, rows, base);
+            }
+            #[cfg(target_arch = "x86_64")]
+            Code::Avx2 if line >= avx2::COLUMNS => {
+                avx2::vertical(src, line, dst, axis, rows, base);
+            }
+            _ => scalar::vertical(src, line, dst, axis, rows, base),
         }
-        scalar::vertical(src, line, dst, axis, rows, base);
     }
 }
 

@@ -48,22 +48,15 @@ pub(super) fn vertical(
     base: usize,
 ) {
     for (y, out) in rows.zip(dst.chunks_exact_mut(line)) {
-        columns(&src[(axis.first[y] - base) * line..], line, out, axis, y, 0);
+        columns(&src[(axis.first[y] - base) * line..], line, out, axis, y);
     }
 }
 
-/// One output row of the vertical pass, from byte `start` on; `window` begins with its first source row.
-pub(super) fn columns(
-    window: &[u8],
-    line: usize,
-    out: &mut [u8],
-    axis: &Axis,
-    y: usize,
-    start: usize,
-) {
+/// One output row of the vertical pass; `window` begins with its first source row.
+fn columns(window: &[u8], line: usize, out: &mut [u8], axis: &Axis, y: usize) {
     let weights = &axis.whole[y * axis.stride..][..axis.count[y]];
-    for (chunk, bytes) in out[start..].chunks_mut(CHUNK).enumerate() {
-        let column = start + chunk * CHUNK;
+    for (chunk, bytes) in out.chunks_mut(CHUNK).enumerate() {
+        let column = chunk * CHUNK;
         let mut sums = [1i32 << (axis.bits - 1); CHUNK];
         for (row, weight) in window.chunks_exact(line).zip(weights) {
             for (sum, byte) in sums.iter_mut().zip(&row[column..column + bytes.len()]) {

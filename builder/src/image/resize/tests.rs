@@ -120,7 +120,7 @@ fn check(from: (usize, usize), to: (usize, usize), seed: u64, hard: bool) {
     let img = noise(from.0 * from.1 * 3, seed, hard);
     for kernel in KERNELS {
         let expected = model(&img[..from.0 * from.1 * 3], from, to, kernel);
-        for code in [Code::Scalar, Code::Best] {
+        for code in Code::all() {
             let (mut dst, mut between) = (Vec::new(), vec![0x5a; 1000]);
             resize(&img, from, &mut dst, to, &mut between, kernel, code);
             assert!(
