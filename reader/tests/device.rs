@@ -7,6 +7,14 @@ mod stub;
 #[path = "../examples/gpu_check/checks.rs"]
 #[expect(dead_code, reason = "scripts/gpu_check runs it on a GPU")]
 mod checks;
+#[path = "../examples/bench_read/corpus.rs"]
+#[expect(dead_code, reason = "shared with bench_read")]
+mod corpus;
+#[path = "../examples/gpu_check/fed.rs"]
+mod fed;
+#[path = "../../tests/src/synthetic.rs"]
+#[allow(unreachable_pub, dead_code, reason = "the tests crate owns it")]
+mod synthetic;
 use std::thread;
 
 use stoker_reader::device::{
@@ -77,11 +85,13 @@ fn gpu_check_passes_on_the_stub() {
     let body = || {
         let mut lines = Vec::new();
         let sizes = checks::Sizes::small();
+        let folder = tempfile::tempdir().unwrap();
+        fed::make(folder.path(), sizes.batches, sizes.batch_bytes);
         // What floors the stub reaches says nothing.
-        checks::run(0, &sizes, &mut |line| lines.push(line)).unwrap();
+        checks::run(0, folder.path(), &sizes, &mut |line| lines.push(line)).unwrap();
         let text = lines.join("\n");
         let equal = lines.iter().filter(|line| line.contains(" 0 wrong bytes"));
-        assert_eq!(equal.count(), 2, "{text}");
+        assert_eq!(equal.count(), 3, "{text}");
         for part in ["H2D", "float32", "bfloat16", "waited"] {
             assert!(text.contains(part), "{text}");
         }

@@ -1,12 +1,12 @@
 //! What is checked and measured on a GPU.
 
-use std::sync::mpsc::sync_channel;
-use std::thread;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use stoker_reader::device::{Consumer, CudaDevice, Device, DeviceOptions, Patches, Upload};
-use stoker_reader::{Error, Pixels, Result, expand_bytes};
+use stoker_reader::{Pixels, Result, expand_bytes};
 
+use crate::fed;
 use crate::transfers::{Random, table, transfers};
 
 /// How much of the link's speed an upload must reach.
@@ -23,6 +23,10 @@ pub(crate) struct Sizes {
     upload_bytes: usize,
     uploads: usize,
     expansions: usize,
+    /// Batches of the cache that readers deliver.
+    pub(crate) batches: u64,
+    /// Bytes of patches in each.
+    pub(crate) batch_bytes: u64,
     steps: usize,
     step: Duration,
     rounds: usize,
@@ -38,6 +42,8 @@ impl Sizes {
             upload_bytes: 16 << 20,
             uploads: 400,
             expansions: 100,
+            batches: 16,
+            batch_bytes: 16 << 20,
             steps: 100,
             step: Duration::from_millis(20),
             rounds: 3,
@@ -53,6 +59,8 @@ impl Sizes {
             upload_bytes: 3 << 12,
             uploads: 10,
             expansions: 2,
+            batches: 3,
+            batch_bytes: 40 << 10,
             steps: 3,
             step: Duration::from_micros(100),
             rounds: 1,
@@ -188,14 +196,14 @@ fn step(upload: &mut dyn Upload, consumer: &mut Consumer, bytes: usize, rounds: 
     consumer.busy(BLOCKS, rounds)
 }
 
-/// Time of all steps on one upload.
+/// Time of all steps on one upload of `bytes`.
 fn time_alone(
     device: &CudaDevice,
     consumer: &mut Consumer,
+    bytes: usize,
     sizes: &Sizes,
     rounds: u32,
 ) -> Result<Duration> {
-    let bytes = sizes.upload_bytes;
     let mut upload = device.upload(device.stage(bytes)?)?;
     step(&mut *upload, consumer, bytes, rounds)?;
     consumer.synchronize()?;
@@ -207,45 +215,13 @@ fn time_alone(
     Ok(began.elapsed())
 }
 
-/// Time of all steps, each on an upload that a thread fills and sends meanwhile.
-fn time_fed(
-    device: &CudaDevice,
-    consumer: &mut Consumer,
+/// Runs everything, with a cache that [`fed::make`] made, and says whether all of it is as it should be.
+pub(crate) fn run(
+    ordinal: u32,
+    cache: &Path,
     sizes: &Sizes,
-    rounds: u32,
-) -> Result<Duration> {
-    let bytes = sizes.upload_bytes;
-    let send = |value: usize| {
-        let mut staging = device.stage(bytes)?;
-        staging.fill(value as u8);
-        device.upload(staging)
-    };
-    let (give, take) = sync_channel(1);
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            for value in 0..=sizes.steps {
-                if give.send(send(value)).is_err() {
-                    return;
-                }
-            }
-        });
-        // Goes with an early return, which ends the producer.
-        let take = take;
-        let mut began = Instant::now();
-        for (number, upload) in take.iter().enumerate() {
-            step(&mut *upload?, consumer, bytes, rounds)?;
-            if number == 0 {
-                consumer.synchronize()?;
-                began = Instant::now();
-            }
-        }
-        consumer.synchronize()?;
-        Ok::<_, Error>(began.elapsed())
-    })
-}
-
-/// Runs everything and says whether all of it is as it should be.
-pub(crate) fn run(ordinal: u32, sizes: &Sizes, say: &mut dyn FnMut(String)) -> Result<bool> {
+    say: &mut dyn FnMut(String),
+) -> Result<bool> {
     let options = DeviceOptions {
         staging: 3,
         slots: 3,
@@ -269,6 +245,12 @@ pub(crate) fn run(ordinal: u32, sizes: &Sizes, say: &mut dyn FnMut(String)) -> R
     let count = sizes.transfers;
     say(format!(
         "{count} transfers on two streams: {wrong} wrong bytes: {judged}"
+    ));
+
+    let (compared, wrong) = fed::compare(ordinal, cache)?;
+    let judged = verdict(wrong == 0 && compared > 0);
+    say(format!(
+        "{compared} bytes of a reader's batches, all types and layouts: {wrong} wrong bytes: {judged}"
     ));
 
     // Alternating, so that a change of clocks meets both.
@@ -295,21 +277,19 @@ pub(crate) fn run(ordinal: u32, sizes: &Sizes, say: &mut dyn FnMut(String)) -> R
         ));
     }
 
-    let target = whole(bytes, Pixels::BF16)
-        .target_bytes()
-        .unwrap_or_default();
-    let mut consumer = Consumer::new(&device, target)?;
+    let mut consumer = Consumer::new(&device, sizes.batch_bytes as usize * 4)?;
     let rounds = calibrate(&mut consumer, sizes.step)?;
     let mut waits = Vec::new();
     for _ in 0..sizes.rounds {
-        let alone = time_alone(&device, &mut consumer, sizes, rounds)?;
-        let fed = time_fed(&device, &mut consumer, sizes, rounds)?;
+        let busy = |consumer: &mut Consumer| consumer.busy(BLOCKS, rounds);
+        let (fed, bytes) = fed::time(ordinal, cache, sizes.steps, busy)?;
+        let alone = time_alone(&device, &mut consumer, bytes, sizes, rounds)?;
         waits.push(1.0 - alone.as_secs_f64() / fed.as_secs_f64());
     }
     let waited = median(waits);
     let judged = verdict(waited < WAIT_CEILING);
     say(format!(
-        "steps of {:?} of arithmetic: waited {:.2} % (ceiling {:.0} %): {judged}",
+        "steps of {:?} of arithmetic on a reader's batches: waited {:.2} % (ceiling {:.0} %): {judged}",
         sizes.step,
         waited * 100.0,
         WAIT_CEILING * 100.0

@@ -1,9 +1,16 @@
-//! Checks and measures the upload path on a GPU: `gpu_check [--device N] [--small]`.
+//! Checks and measures uploads and the reader on a GPU: `gpu_check [--device N] [--small]`.
 //!
 //! Exit codes: 0 all as it should be, 1 something is not, 2 there is no GPU, or it failed.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program")]
 
 mod checks;
+#[path = "../bench_read/corpus.rs"]
+#[expect(dead_code, reason = "shared with bench_read")]
+mod corpus;
+mod fed;
+#[path = "../../../tests/src/synthetic.rs"]
+#[allow(unreachable_pub, dead_code, reason = "the tests crate owns it")]
+mod synthetic;
 mod transfers;
 
 use std::process::ExitCode;
@@ -29,7 +36,17 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    match checks::run(ordinal, &sizes, &mut |line| println!("{line}")) {
+    let folder = match tempfile::tempdir() {
+        Ok(folder) => folder,
+        Err(error) => {
+            eprintln!("error: could not make a folder for a cache of 256 MB: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    fed::make(folder.path(), sizes.batches, sizes.batch_bytes);
+    match checks::run(ordinal, folder.path(), &sizes, &mut |line| {
+        println!("{line}")
+    }) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
