@@ -200,11 +200,12 @@ impl Error {
         }
     }
 
-    /// The process exit code of this error: 1 too many rejects or over-long samples, 128 + signal when interrupted, else 2.
+    /// The process exit code of this error: 1 too many rejects, over-long samples or damage, 128 + signal when interrupted, else 2.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::TooManyRejects { .. } | Self::Overlong { .. } => 1,
+            Self::Reader(error) if error.is_damage() => 1,
             Self::Interrupted { signal } => 128 + u8::try_from(*signal).unwrap_or(2),
             _ => 2,
         }

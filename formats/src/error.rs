@@ -153,6 +153,20 @@ impl Error {
         }
     }
 
+    /// Whether the bytes are not what was written.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::InFile { source, .. } => source.is_damage(),
+            Self::Layout { .. }
+            | Self::Row { .. }
+            | Self::Damaged { .. }
+            | Self::Document { .. }
+            | Self::Pack { .. } => true,
+            _ => false,
+        }
+    }
+
     /// What to do about it, if there is something to say.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {

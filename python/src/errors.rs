@@ -74,6 +74,16 @@ pub(crate) fn reader_error(error: ReaderError) -> PyErr {
     worded(error, words)
 }
 
+/// The exception of an error in going on at a cursor: that it leaves no whole batch here is the cursor's as much as any difference.
+pub(crate) fn cursor_error(error: ReaderError) -> PyErr {
+    match error {
+        ReaderError::Order(OrderError::ShortBatch { .. } | OrderError::NoPosition { .. }) => {
+            CursorError::new_err((error.to_string(), error.hint().map(Into::<String>::into)))
+        }
+        error => reader_error(error),
+    }
+}
+
 /// The class by what happened; the words are those of whoever tells where.
 fn worded(error: ReaderError, words: Words) -> PyErr {
     match error {

@@ -20,7 +20,7 @@ use stoker_reader::{
 
 use crate::batch::Batch;
 use crate::device::DeviceBatch;
-use crate::errors::{ConfigError, builder_error, reader_error};
+use crate::errors::{ConfigError, builder_error, cursor_error, reader_error};
 use crate::feed::{Feed, Given};
 use crate::wait::{SIGNAL_CHECK, interruptible};
 
@@ -203,6 +203,15 @@ impl Reader {
         py: Python<'_>,
         work: impl Send + FnOnce(&mut Feed) -> stoker_reader::Result<T>,
     ) -> PyResult<T> {
+        self.ask(py, work)?.map_err(reader_error)
+    }
+
+    /// The same, with the error as the reader gave it.
+    fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl Send + FnOnce(&mut Feed) -> stoker_reader::Result<T>,
+    ) -> PyResult<stoker_reader::Result<T>> {
         if process::id() != self.opened_by {
             return Err(reader_error(Error::Forked {
                 what: "the reader",
@@ -213,8 +222,7 @@ impl Reader {
             let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
             reader.as_mut().map(work)
         })
-        .ok_or_else(|| refused("the reader is closed".into()))?
-        .map_err(reader_error)
+        .ok_or_else(|| refused("the reader is closed".into()))
     }
 }
 
@@ -279,14 +287,15 @@ impl Reader {
 
     /// Goes on at a cursor, which may have been saved under other weights if `reweight`.
     fn restore(&self, py: Python<'_>, cursor: &str, reweight: bool) -> PyResult<()> {
-        self.with(py, |reader| {
+        self.ask(py, |reader| {
             let cursor = Cursor::from_json(cursor)?;
             if reweight {
                 reader.restore_reweighted(&cursor)
             } else {
                 reader.restore(&cursor)
             }
-        })
+        })?
+        .map_err(cursor_error)
     }
 
     /// Goes on after so many samples, or packs, of all ranks.

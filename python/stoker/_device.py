@@ -20,7 +20,7 @@ def ordinal(device: str) -> int | None:
     kind, colon, number = device.partition(":")
     if device == "cpu":
         return None
-    if kind != "cuda" or (colon and not number.isdecimal()):
+    if kind != "cuda" or (colon and not (number.isdecimal() and int(number) < 1 << 31)):
         raise ConfigError(f"device is cpu, cuda or cuda:N: `{device}`")
     return int(number) if colon else current()
 

@@ -57,6 +57,7 @@ class Monitor:
         self._interval = interval
         self._labels = dict(labels or {})
         self._ended = threading.Event()
+        self._pid = os.getpid()
         self._hung: frozenset[str] = frozenset()
         self._server = None if port is None else _serve(self, port)
         self._thread = threading.Thread(target=self._run, name="stoker-monitor", daemon=True)
@@ -86,8 +87,8 @@ class Monitor:
             os.replace(written, self._prometheus)
 
     def close(self) -> None:
-        """Write once more and end."""
-        if self._ended.is_set():
+        """Write once more and end. In a fork, which has no thread of it, this does nothing."""
+        if self._ended.is_set() or self._pid != os.getpid():
             return
         self._ended.set()
         self._thread.join()

@@ -6,6 +6,8 @@ Owns the argument spelling and the iterator protocol; what is in a batch, and in
 from __future__ import annotations
 
 import json
+import numbers
+import operator
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,8 +17,8 @@ from typing import Any, Union
 from . import _device, _stoker, _world
 from ._batch import Batch
 from ._build import parsed
-from ._options import listed, number, path, paths, refused
-from .errors import ConfigError, StokerError
+from ._options import listed, number, path, paths, refused, whole
+from .errors import ConfigError, DamagedCursorError, StokerError
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -200,11 +202,16 @@ class Reader:
         With reweight=True the weights of a mixture may have been others: this reader's apply from here on, and each cache
         goes on in its own epoch where it was.
         """
-        self._native.restore(json.dumps(dict(state)), reweight)
+        try:
+            # Some checkpoints give whole numbers back as tensors or NumPy's.
+            text = json.dumps(dict(state), default=operator.index)
+        except (TypeError, ValueError) as error:
+            raise DamagedCursorError(f"a state is what state_dict() gave, not this: {error}") from error
+        self._native.restore(text, reweight)
 
     def seek(self, consumed_samples: int) -> None:
         """Go on after so many samples (with `pack`: packs) of all ranks, for trainers that keep only a counter."""
-        self._native.seek(consumed_samples)
+        self._native.seek(whole("consumed_samples", consumed_samples, "give the samples that all ranks have consumed", 0))
 
     def plan(self) -> list[dict[str, Any]]:
         """What each node will have to bring from a fallback in what is left of the epoch: all of it before the first batch.
@@ -299,4 +306,15 @@ def _fallbacks(
 def _placed(placement: Sequence[Iterable[int | tuple[int, int]]] | None) -> list[list[tuple[int, int]]] | None:
     if placement is None:
         return None
-    return [[(0, held) if isinstance(held, int) else held for held in node] for node in placement]
+    return [[_held(held) for held in listed("placement", node, _PLACEMENT)] for node in listed("placement", placement, _PLACEMENT)]
+
+
+_PLACEMENT = "give a list for each node, of partitions or of pairs (cache's place in the list, partition)"
+
+
+def _held(held: object) -> tuple[int, int]:
+    pair = [0, held] if isinstance(held, numbers.Integral) else listed("placement", held, _PLACEMENT)
+    if len(pair) != 2:
+        raise refused("placement", held, _PLACEMENT)
+    cache, partition = (whole("placement", value, _PLACEMENT, 0) for value in pair)
+    return cache, partition

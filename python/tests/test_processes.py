@@ -48,6 +48,7 @@ def test_a_fork_gets_a_clear_error_and_the_parent_goes_on(cache: Path, taken: in
     expected = names(cache)
     reader = stoker.Reader(cache, **ALONE)
     batches = [reader.next() for _ in range(taken)]
+    monitor = stoker.Monitor(reader, port=0, interval=3600)
 
     def child() -> None:
         for call in (reader.next, reader.state_dict, reader.stats, lambda: len(reader), lambda: reader.seek(0)):
@@ -55,6 +56,7 @@ def test_a_fork_gets_a_clear_error_and_the_parent_goes_on(cache: Path, taken: in
                 call()
             assert "spawn" in caught.value.hint
         assert "fork" in repr(reader)
+        monitor.close()
         assert all(batch["input_ids"].sum() > 0 for batch in batches)
         # Dropping touches no lock either, whatever the parent's threads held when the fork was made.
         reader.close()
@@ -73,6 +75,7 @@ def test_a_fork_gets_a_clear_error_and_the_parent_goes_on(cache: Path, taken: in
     got = [name for batch in batches for name in batch["sample_ids"]]
     got += [name for batch in reader for name in batch["sample_ids"]]
     assert got == expected
+    monitor.close()
     reader.close()
 
 

@@ -158,6 +158,11 @@ def test_wrong_states_are_told_apart(cache: Path, tmp_path: Path, build_options:
             with pytest.raises(kind):
                 reader.load_state_dict(wrong)
             assert reader.state_dict() == before
+        with pytest.raises(errors.DamagedCursorError, match="state_dict"):
+            reader.load_state_dict({**state, "position": "2".encode()})
+        # As some checkpoints give numbers back.
+        reader.load_state_dict({key: np.int64(value) if isinstance(value, int) else value for key, value in state.items()})
+        assert reader.state_dict() == before
     for options, kind in (
         ({"seed": 1}, errors.OtherSeedError),
         ({"tail": "all"}, errors.OtherOrderError),
@@ -171,6 +176,15 @@ def test_wrong_states_are_told_apart(cache: Path, tmp_path: Path, build_options:
     with stoker.Reader(cache, **{**ALONE, "micro_batch_size": 1}) as reader:
         with pytest.raises(errors.GeometryError):
             reader.load_state_dict(inside)
+    # What is left after one batch of 4 of 28 samples fills no batches of 7.
+    with stoker.Reader(cache, last="error", **ALONE) as reader:
+        reader.next(), reader.next()
+        left = reader.state_dict()
+    with stoker.Reader(cache, last="error", **{**ALONE, "global_batch_size": 7, "micro_batch_size": 7}) as reader:
+        with pytest.raises(errors.CursorError, match="left over: `3`"):
+            reader.load_state_dict(left)
+        with pytest.raises(errors.ConfigError, match="consumed_samples cannot be `-1`"):
+            reader.seek(-1)
     mixture = {cache: 2.0, other_cache: 1.0}
     with stoker.Reader(mixture, **ALONE) as reader:
         state = reader.state_dict()
@@ -196,6 +210,9 @@ def test_wrong_states_are_told_apart(cache: Path, tmp_path: Path, build_options:
         ({"rank": 1}, "rank"),
         ({"global_batch_size": "4"}, "global_batch_size cannot be `'4'`"),
         ({"micro_batch_size": -1}, "micro_batch_size cannot be `-1`"),
+        ({"placement": [0, 1]}, "placement cannot be `0`"),
+        ({"placement": [[(0, 1, 2)]]}, r"placement cannot be `\(0, 1, 2\)`"),
+        ({"device": "cuda:99999999999", "tensors": "auto"}, "cuda:99999999999"),
     ],
 )
 def test_wrong_options_are_named(cache: Path, options: dict, words: str) -> None:
@@ -237,7 +254,7 @@ def test_packed_rows_and_types(cache: Path) -> None:
 def test_two_caches_and_a_placement(cache: Path, copy_cache) -> None:
     with stoker.Reader([cache, str(cache)], **ALONE) as reader:
         assert len(ids(reader)) > 31
-    nodes = [[0], [(0, 1)]]
+    nodes = [[np.int64(0)], [(0, 1)]]
     seen = []
     for rank in range(2):
         options = {**ALONE, "rank": rank, "world_size": 2, "node_rank": rank, "num_nodes": 2, "placement": nodes}

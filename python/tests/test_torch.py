@@ -162,7 +162,13 @@ assert "torch" not in sys.modules
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_batches_on_a_gpu(cache: Path) -> None:
-    with stoker.Reader(cache, device="cuda:0", **ALONE) as there, stoker.Reader(cache, **ALONE) as here:
-        for one, other in zip(there, here):
-            assert one["pixel_values"].device == torch.device("cuda:0")
-            assert torch.equal(one["pixel_values"].cpu(), other["pixel_values"])
+    for dtype, layout in itertools.product(("uint8", "float32", "bfloat16"), ("packed", "padded")):
+        options = {**ALONE, "dtype": dtype, "layout": layout}
+        with stoker.Reader(cache, device="cuda:0", **options) as there, stoker.Reader(cache, **options) as here:
+            count = 0
+            for one, other in zip(there, here, strict=True):
+                assert one["pixel_values"].device == torch.device("cuda:0") and list(one) == list(other)
+                for name, value in other.items():
+                    assert torch.equal(one[name].cpu(), value) if torch.is_tensor(value) else one[name] == value
+                count += 1
+            assert count == len(here) > 0

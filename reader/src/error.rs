@@ -326,6 +326,17 @@ impl Error {
         }
     }
 
+    /// Whether a file of a cache is damaged, so that other bytes might be right.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::Formats { error, .. } => error.is_damage(),
+            Self::Row { error, .. } | Self::InPack { error, .. } => error.is_damage(),
+            _ => false,
+        }
+    }
+
     /// What to do about it, if there is something to say.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {

@@ -65,3 +65,27 @@ fn every_damaged_file_is_found() {
     assert!(tried > 60, "{tried}");
     let _ = verify(&cache).expect_code(0);
 }
+
+#[test]
+fn damage_is_told_even_where_the_cursor_cannot_be_saved() {
+    let corpus = Corpus::mixed(72, 9);
+    let cache = corpus.output("cache");
+    let _ = corpus.build(&cache).end().expect_code(0);
+    let damaged = files(&cache)
+        .into_keys()
+        .find(|name| name.starts_with("text-") && name.contains("/shards/"))
+        .expect("a shard");
+    let path = cache.join(damaged);
+    let mut bytes = fs::read(&path).expect("a shard");
+    let middle = bytes.len() / 2;
+    bytes[middle..].fill(0x5a);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("a writable file");
+    fs::write(&path, bytes).expect("a damaged shard");
+    let ended = Run::stoker(["read", "--batch-size", "1", "--cursor"])
+        .args([&corpus.output("no-folder/cursor.json"), &cache])
+        .end();
+    // Not 2, the code of a cursor alone that cannot be saved.
+    let ended = ended.expect_code(1);
+    assert!(ended.stderr.contains("no-folder"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("shard"), "{}", ended.stderr);
+}

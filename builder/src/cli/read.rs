@@ -46,10 +46,15 @@ pub(super) fn run(args: &ReadArgs) -> Result<u8> {
     // What was printed is delivered; what nobody saw is not.
     let mut printed = reader.cursor()?;
     let result = print_epochs(&mut reader, args, &stop, &mut printed);
-    if let Some(path) = &args.cursor {
-        save(&printed, path)?;
+    let saved = match &args.cursor {
+        Some(path) => save(&printed, path),
+        None => Ok(()),
+    };
+    // What stopped it says more than that the cursor could not be saved, too.
+    if let (Err(_), Err(error)) = (&result, &saved) {
+        printer::error(error);
     }
-    result.map(|()| DONE)
+    result.and(saved).map(|()| DONE)
 }
 
 fn options(args: &ReadArgs) -> Result<ReaderOptions> {

@@ -39,7 +39,7 @@ impl Rows {
     /// Does `read`, which reads a row; once more if the shard was brought here and is damaged.
     pub(super) fn mended(&self, row: Row, mut read: impl FnMut() -> Result<()>) -> Result<()> {
         match read() {
-            Err(error) if is_damage(&error) => {
+            Err(error) if error.is_damage() => {
                 let id = Self::id(row);
                 let Some(remote) = self.brings(id) else {
                     return Err(error);
@@ -87,9 +87,4 @@ impl Rows {
         let source = self.source(id.cache).ok()?;
         Some(path(&source.files, id))
     }
-}
-
-/// Whether other bytes might be right.
-fn is_damage(error: &Error) -> bool {
-    matches!(error, Error::Formats { .. } | Error::Damaged { .. })
 }
