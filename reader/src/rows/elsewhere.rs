@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use stoker_formats::SampleEntry;
 
 use super::{Row, Rows};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::index_store::path;
 use crate::open_files::{FileId, FileKind};
 use crate::remote_cache::RemoteCache;
