@@ -90,6 +90,18 @@ def _same(got: list[str], expected: list[str]) -> None:
     assert got == expected
 
 
+def test_signals_that_a_handler_takes_change_nothing(cache: Path) -> None:
+    expected, taken = names(cache), []
+    before = signal.signal(signal.SIGALRM, lambda *_: taken.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        while len(taken) < 50:
+            assert names(cache) == expected
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_worker_processes_read_the_same(cache: Path, method: str) -> None:
     context = multiprocessing.get_context(method)

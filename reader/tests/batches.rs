@@ -9,8 +9,8 @@ use std::path::Path;
 
 use stoker_formats::SampleData;
 use stoker_reader::{
-    Backend, Batch, Cursor, Dtype, Last, Layout, Pixels, Reader, ReaderOptions, Shuffle, Step,
-    Tail, Verify,
+    Backend, Batch, CacheOptions, Cursor, Dtype, Last, Layout, Pixels, Reader, ReaderOptions,
+    Shuffle, Step, Tail, Verify,
 };
 use synthetic::Content;
 
@@ -337,14 +337,21 @@ fn summary(batch: &Batch) -> (u64, u64, u32, Vec<String>, u64, u64) {
 
 #[test]
 fn a_cursor_saved_before_any_batch_gives_the_same_rest() {
-    let made = made();
-    for (layout, depth, threads) in [
-        (Layout::default(), 0, 1),
-        (Layout::Packed, 1, 2),
-        (Layout::Packed, 8, 3),
+    let (made, other) = (made(), made());
+    for (layout, depth, threads, mixed) in [
+        (Layout::default(), 0, 1, false),
+        (Layout::Packed, 1, 2, true),
+        (Layout::Packed, 8, 3, false),
+        (Layout::default(), 8, 2, true),
     ] {
         let options = || {
             let mut options = made.options(6, 2);
+            if mixed {
+                options.caches.push(CacheOptions::new(other.path()));
+                for (cache, weight) in options.caches.iter_mut().zip([2.0, 1.0]) {
+                    cache.weight = Some(weight);
+                }
+            }
             options.layout = Some(layout);
             options.prefetch_batches = depth;
             options.threads = threads;

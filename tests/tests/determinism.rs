@@ -32,7 +32,7 @@ fn surroundings_reach_no_byte() {
     let from_data = corpus
         .build_of(&[".".into()], Path::new("../../other place"))
         .folder(&data);
-    let variants: [(&str, Run); 11] = [
+    let variants: [(&str, Run); 12] = [
         ("2 threads", build().with("--threads", "2")),
         ("4 threads", build().with("--threads", "4")),
         (
@@ -49,6 +49,10 @@ fn surroundings_reach_no_byte() {
                 .env("LC_ALL", "tr_TR.UTF-8"),
         ),
         ("umask", build().under(&shell)),
+        (
+            "no network at all",
+            build().under(&["unshare", "--net", "--"]),
+        ),
         ("relative paths", from_data),
         ("files in another order", corpus.build_of(&listed, &other)),
         (
