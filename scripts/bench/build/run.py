@@ -39,6 +39,7 @@ class Bench:
         self.work, self.model, self.stoker = ctx.work, ctx.model, ctx.stoker
         self.python4, self.bench_image, self.pillow_simd = ctx.python4, ctx.bench_image, ctx.pillow_simd
         self.rounds, self.seconds, self.scale, self.fresh = a.rounds, a.seconds, a.scale, a.fresh
+        self.contender = a.contender
         self.sizes = a.size or list(corpus.SIZES)
         self.results = Results(ctx.work / "build")
         self.folder = self.results.folder
@@ -79,12 +80,15 @@ def main(ctx, argv):
     p.add_argument("--seconds", type=float, default=5, help="of one run of a peer that writes nothing (5)")
     p.add_argument("--scale", type=float, default=1, help="share of the full number of records (1)")
     p.add_argument("--size", action="append", choices=corpus.SIZES, help="only pictures of this size (may be given again)")
+    p.add_argument("--contender", metavar="TEXT", help="throughput: only peers whose names hold this, such as fast (all)")
     p.add_argument("--output", type=Path, help="folder on the disk that caches are written to, which bounds wall times (target/bench/build)")
     p.add_argument("--fresh", action="store_true", help="measure what was measured with these settings before, too")
     a = p.parse_args(argv)
     unknown = [name for name in a.parts if name not in PARTS]
     if unknown:
         p.error("there is no part `%s`" % unknown[0])
+    if a.contender and not any(a.contender in name for name in (*throughput.PEERS, throughput.LITDATA)):
+        p.error("no peer's name holds `%s`" % a.contender)
     bench = Bench(ctx, a)
     for name, part in PARTS.items():
         if not a.parts or name in a.parts:

@@ -124,13 +124,17 @@ def run(bench):
 def one_size(bench, size):
     of = bench.set_of(size)
     settings = {"size": size, "records": of.count}
-    wanted = {pixels: bench.measured({"what": "reference", "pixels": pixels, **settings},
-                                     lambda: peer_run(bench, name, of, 1, 0))["digests"] for pixels, name in REFERENCES.items()}
     jobs = {name: (pixels, lambda workers, name=name: peer_run(bench, name, of, workers, bench.seconds))
             for name, (_, _, pixels) in PEERS.items()}
     jobs[LITDATA] = "torchvision", lambda workers: litdata_run(bench, of, workers)
-    for pixels in STOKER:
+    if bench.contender:
+        jobs = {name: job for name, job in jobs.items() if bench.contender in name}
+    made = {pixels for pixels, _ in jobs.values()}
+    for pixels in (pixels for pixels in STOKER if pixels in made):
         jobs["stoker, " + pixels] = pixels, lambda workers, pixels=pixels: stoker_run(bench, of, pixels, workers)
+    wanted = {pixels: bench.measured({"what": "reference", "pixels": pixels, **settings},
+                                     lambda: peer_run(bench, name, of, 1, 0))["digests"]
+              for pixels, name in REFERENCES.items() if pixels in made}
     rows = {name: [] for name in jobs}
     steps = []
     for number in range(bench.rounds):
