@@ -67,7 +67,7 @@ const RESERVE_BYTES: u64 = 64 << 20;
 pub fn plan(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result<PlanReport> {
     let setup = set_up(options, stop, progress)?;
     let layout = Layout::new(setup.ids);
-    let notes = Notes::start(&setup, options)?;
+    let notes = Notes::start(&setup, options, stop)?;
     let estimate = estimate_build(&setup, options, &layout, &notes, &Early::default(), true)?;
     setup
         .publisher
@@ -103,7 +103,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     }
     rejected.check(&setup.plan)?;
     let layout = Layout::new(setup.ids);
-    let notes = Notes::start(&setup, options)?;
+    let notes = Notes::start(&setup, options, stop)?;
     let early = Early::default();
     let estimate = estimate_build(&setup, options, &layout, &notes, &early, false)?;
     let free = free_bytes(&options.output)?;
@@ -241,8 +241,8 @@ struct Notes {
 
 impl Notes {
     /// Before any image is looked at: its header alone may be enough to kill.
-    fn start(setup: &Setup, options: &BuildOptions) -> Result<Self> {
-        let crashers = find_crashers(setup, options)?;
+    fn start(setup: &Setup, options: &BuildOptions, stop: &Stop) -> Result<Self> {
+        let crashers = find_crashers(setup, options, stop)?;
         // Headers are read on the fetching threads, pixels on the preparing ones.
         let slots = options.threads + setup::fetching_threads(options);
         Ok(Self {
@@ -253,7 +253,7 @@ impl Notes {
 }
 
 /// The images that took earlier runs down, those found guilty now included.
-fn find_crashers(setup: &Setup, options: &BuildOptions) -> Result<BTreeSet<ImageKey>> {
+fn find_crashers(setup: &Setup, options: &BuildOptions, stop: &Stop) -> Result<BTreeSet<ImageKey>> {
     let mut crashers = in_flight::crashers(&options.output)?;
     let mut suspects = in_flight::left_behind(&options.output)?;
     suspects.retain(|key| !crashers.contains(key));
@@ -264,6 +264,7 @@ fn find_crashers(setup: &Setup, options: &BuildOptions) -> Result<BTreeSet<Image
         setup.runtime.handle(),
         &suspects,
         options.trial_program.as_deref(),
+        stop,
     )?;
     if !guilty.is_empty() {
         crashers.extend(guilty);
