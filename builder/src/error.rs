@@ -109,6 +109,8 @@ pub enum Error {
         allowed: u64,
         /// The most frequent reasons.
         top: String,
+        /// What to do.
+        hint: String,
     },
     /// Samples fit into no pack, and `--overlong fail` was asked for.
     #[error(
@@ -167,7 +169,8 @@ impl Error {
             | Self::Model { hint, .. }
             | Self::Input { hint, .. }
             | Self::Fetch { hint, .. }
-            | Self::Remote { hint, .. } => Some(hint.clone()).filter(|hint| !hint.is_empty()),
+            | Self::Remote { hint, .. }
+            | Self::TooManyRejects { hint, .. } => Some(hint.clone()).filter(|hint| !hint.is_empty()),
             Self::Io { source, .. } if source.kind() == io::ErrorKind::OutOfMemory => Some(
                 "give this process more memory; what is done stays, run the same command again to go on"
                     .into(),
@@ -180,9 +183,6 @@ impl Error {
             Self::Locked { .. } => Some("wait for it to end, or stop it".into()),
             Self::Changed { .. } => Some(
                 "run the earlier command to finish that build, or add --restart to drop it".into(),
-            ),
-            Self::TooManyRejects { .. } => Some(
-                "mend the records, or raise --max-rejects and run again; what is done stays, rejects too: where images were missing and are there now, add --restart".into(),
             ),
             Self::Overlong { .. } => Some(
                 "raise --max-tokens or --max-patches, or say --overlong reject or --overlong alone; nothing was written"

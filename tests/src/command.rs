@@ -172,6 +172,15 @@ impl Run {
         self.args([name, value])
     }
 
+    /// The same without the option `name` and its value.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Self {
+        if let Some(at) = self.args.iter().position(|arg| arg == name) {
+            self.args.drain(at..self.args.len().min(at + 2));
+        }
+        self
+    }
+
     /// The same with an environment variable.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {

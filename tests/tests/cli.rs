@@ -185,7 +185,9 @@ fn builds() {
         "too_many_rejects",
         &scene.build().with("--max-rejects", "1"),
     );
-    scene.check("reject_fails", &scene.build().with("--on-reject", "fail"));
+    let fails = scene.build().with("--on-reject", "fail");
+    scene.check("reject_fails", &fails.clone().without("--max-rejects"));
+    scene.check("reject_fails_and_limit", &fails);
     let folder = scene.corpus.output("file");
     fs::write(&folder, b"a file").expect("a file");
     scene.check("output_is_a_file", &scene.corpus.build(&folder));
@@ -202,7 +204,14 @@ fn builds() {
     );
     scene.check("other_seed", &scene.build().args(["--seed", "9"]));
     scene.check("build", &scene.build());
+    scene.check("build_again", &scene.build());
     scene.check("build_again_json", &scene.build().args(["--json"]));
+    scene.check("restart_nothing", &scene.build().args(["--restart"]));
+    let other_text = scene.build().with("--max-tokens", "4096");
+    scene.check(
+        "too_many_rejects_kept",
+        &other_text.with("--max-rejects", "1"),
+    );
     scene.check("build_split", &scene.build().args(["--split", "val=20%"]));
     fs::write(scene.output().join("building.json"), b"{").expect("a damaged state");
     scene.check("state_damaged", &scene.build());

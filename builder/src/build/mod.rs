@@ -38,7 +38,7 @@ use std::time::Instant;
 
 use stoker_formats::{ImageKey, PARTS_FOLDER};
 
-pub use options::BuildOptions;
+pub use options::{BuildOptions, REJECTS_KEPT};
 pub use progress::Progress;
 pub(crate) use report::Committed;
 pub use report::{BuildReport, PartReport, PlanReport, SplitReport};
@@ -93,11 +93,14 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     if options.repair.is_some() {
         refuse_another(&setup, options)?;
     } else {
-        resume_or_refuse(&setup, options)?;
+        resume_or_refuse(&setup, options, progress)?;
     }
+    // Images that the committed cache has are not looked at again, nor those that it could not use.
+    let rejects_kept = setup.named.has_images(setup.ids.image);
     let share = &setup.share;
     let allowed = options.max_rejects.allowed(share.records);
-    let rejected = Rejected::new(records, share.records, allowed);
+    let hint = options.max_rejects.hint(rejects_kept);
+    let rejected = Rejected::new(records, share.records, allowed, hint);
     for (record, reason) in &share.faulty {
         rejected.add(*record, reason.code());
     }
@@ -167,6 +170,7 @@ pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     setup.runtime.shutdown_background();
     let mut report = BuildReport::new(committed, &options.output, start.elapsed());
     report.left = context.mending.left();
+    report.rejects_kept = rejects_kept && report.rejected_images > 0;
     report.part = PartReport::of(&context.share, &context.plan);
     report.cpu_seconds = Some(progress.counters().cpu_seconds());
     Ok(report)
@@ -190,12 +194,20 @@ fn refuse_another(setup: &Setup, options: &BuildOptions) -> Result<()> {
 }
 
 /// Refuses to mix two builds in one folder, or drops the unfinished one when asked.
-fn resume_or_refuse(setup: &Setup, options: &BuildOptions) -> Result<()> {
+fn resume_or_refuse(setup: &Setup, options: &BuildOptions, progress: &Progress) -> Result<()> {
     if options.restart {
-        if let Some(earlier) = BuildState::read(&options.output).unwrap_or(None) {
-            tidy::drop_unfinished(&setup.publisher, earlier.ids(), setup.ids)?;
-        }
-        return Ok(());
+        // A damaged state may be of this very build; of another one it names no folder.
+        let earlier = BuildState::read(&options.output)
+            .map_or(Some(setup.ids), |earlier| Some(earlier?.ids()));
+        return match earlier {
+            Some(earlier) => {
+                tidy::drop_unfinished(&setup.publisher, &setup.named, earlier, setup.ids)
+            }
+            None => {
+                progress.warn(&nothing_dropped(setup, options));
+                Ok(())
+            }
+        };
     }
     match BuildState::read(&options.output)? {
         // Killed after its commit, a build has left its state.
@@ -207,6 +219,17 @@ fn resume_or_refuse(setup: &Setup, options: &BuildOptions) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// What is said of a restart without an unfinished build.
+fn nothing_dropped(setup: &Setup, options: &BuildOptions) -> String {
+    let kept = if setup.named.has_images(setup.ids.image) {
+        format!("; {REJECTS_KEPT}")
+    } else {
+        String::new()
+    };
+    let output = options.output.display();
+    format!("--restart has dropped nothing, as no build is unfinished in `{output}`{kept}")
 }
 
 /// What is still to be written: nothing for shards that earlier runs, or an earlier cache, have left.

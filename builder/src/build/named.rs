@@ -7,7 +7,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use stoker_formats::{ContentHash, FileName, Folder, MANIFEST_NAME, Manifest, PartitionFiles};
+use stoker_formats::{
+    ContentHash, FileName, Folder, MANIFEST_NAME, Manifest, PartitionFiles, PlanId,
+};
 
 use super::state::BuildState;
 use crate::error::{Error, Result};
@@ -50,8 +52,17 @@ impl Named {
 
     /// Whether it is of these plans.
     pub(crate) fn is_of(&self, ids: PlanIds) -> bool {
-        let manifest = self.manifest.as_ref();
-        manifest.is_some_and(|manifest| plan_ids(manifest) == ids)
+        self.ids() == Some(ids)
+    }
+
+    /// The plans of it.
+    pub(crate) fn ids(&self) -> Option<PlanIds> {
+        self.manifest.as_ref().map(plan_ids)
+    }
+
+    /// Whether its images are of this plan.
+    pub(crate) fn has_images(&self, image: PlanId) -> bool {
+        self.ids().is_some_and(|ids| ids.image == image)
     }
 
     /// What it was made of.

@@ -88,7 +88,13 @@ pub enum RejectLimit {
     Count(u64),
     /// At most this part of all records, in millionths.
     Millionths(u64),
+    /// None: the first one stops the build.
+    Fail,
 }
+
+/// Why a picture that was missing stays out of a cache, and what to do about it.
+pub const REJECTS_KEPT: &str =
+    "the committed cache keeps its rejects: build into another --output to try these records again";
 
 impl RejectLimit {
     /// The limit for a data set of `records`.
@@ -96,11 +102,30 @@ impl RejectLimit {
     pub fn allowed(self, records: u64) -> u64 {
         match self {
             Self::Count(count) => count,
+            Self::Fail => 0,
             Self::Millionths(part) => {
                 u64::try_from(u128::from(records) * u128::from(part) / 1_000_000)
                     .unwrap_or(u64::MAX)
             }
         }
+    }
+}
+
+impl RejectLimit {
+    /// What to do about more rejects; `kept` if those of the committed cache stay.
+    pub(super) fn hint(self, kept: bool) -> String {
+        let first = match self {
+            Self::Fail => "mend the record, or leave out --on-reject fail",
+            Self::Count(_) | Self::Millionths(_) => {
+                "mend the records, or raise --max-rejects and run again"
+            }
+        };
+        let then = if kept {
+            REJECTS_KEPT
+        } else {
+            "what is done stays, rejects too: where images were missing and are there now, add --restart"
+        };
+        format!("{first}; {then}")
     }
 }
 

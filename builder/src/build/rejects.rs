@@ -15,6 +15,7 @@ const TOP_REASONS: usize = 3;
 pub(crate) struct Rejected {
     records: u64,
     allowed: u64,
+    hint: String,
     known: Mutex<Known>,
 }
 
@@ -28,8 +29,8 @@ struct Known {
 }
 
 impl Rejected {
-    /// At most `allowed` of the `records` of this run, which are among the `planned` ones.
-    pub(crate) fn new(planned: u64, records: u64, allowed: u64) -> Self {
+    /// At most `allowed` of the `records` of this run, which are among the `planned` ones; `hint` says what to do about more.
+    pub(crate) fn new(planned: u64, records: u64, allowed: u64, hint: String) -> Self {
         let words = usize::try_from(planned.div_ceil(64)).unwrap_or(0);
         let known = Known {
             marks: vec![0; words],
@@ -39,6 +40,7 @@ impl Rejected {
         Self {
             records,
             allowed,
+            hint,
             known: Mutex::new(known),
         }
     }
@@ -87,6 +89,7 @@ impl Rejected {
             records: self.records,
             allowed: self.allowed,
             top: text,
+            hint: self.hint.clone(),
         })
     }
 
@@ -101,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_record_counts_once_and_the_limit_is_inclusive() {
-        let rejected = Rejected::new(200, 100, 2);
+        let rejected = Rejected::new(200, 100, 2, String::new());
         for record in [199, 0, 199, 0] {
             rejected.add(record, "missing_image");
         }

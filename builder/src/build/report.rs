@@ -213,6 +213,9 @@ pub struct BuildReport {
     pub splits: Vec<SplitReport>,
     /// Pack tables that were made for an earlier cache in the folder, and fit this one no more.
     pub earlier_packs: Vec<String>,
+    /// Whether rejected images are those of the cache that was committed before.
+    #[serde(skip)]
+    pub(crate) rejects_kept: bool,
     /// Files that a repair could not make as they were; a build has none.
     #[serde(skip)]
     pub(crate) left: BTreeSet<PathBuf>,
@@ -240,6 +243,7 @@ impl BuildReport {
             bytes: committed.bytes,
             splits: committed.splits,
             earlier_packs: committed.earlier_packs,
+            rejects_kept: false,
             left: BTreeSet::new(),
             cpu_seconds: None,
             seconds: time.as_secs_f64(),

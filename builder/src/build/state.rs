@@ -66,7 +66,8 @@ impl BuildState {
             .map(Some)
             .map_err(|error| Error::Usage {
                 what: format!("`{}` is damaged: {error}", path.display()),
-                hint: "add --restart to drop the unfinished build".into(),
+                hint: "add --restart to begin this build anew; what another one has left goes with --prune"
+                    .into(),
             })
     }
 

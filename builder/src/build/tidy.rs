@@ -6,12 +6,10 @@
 use std::fs;
 use std::path::Path;
 
-use stoker_formats::{
-    FileName, Folder, MANIFEST_NAME, Manifest, PARTS_FOLDER, PartFile, TableKind,
-};
+use stoker_formats::{FileName, Folder, PARTS_FOLDER, PartFile, TableKind};
 
 use super::in_flight::{CRASHERS_NAME, IN_FLIGHT_NAME};
-use super::named::plan_ids;
+use super::named::Named;
 use super::setup::SPOOL_FOLDER;
 use super::state::STATE_NAME;
 use crate::error::{Error, Result};
@@ -94,14 +92,20 @@ fn is_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
 }
 
-/// Drops the unfinished build `earlier`, except what the committed cache shares with it and, if it is another one, the build `now`.
-pub(crate) fn drop_unfinished(publisher: &Publisher, earlier: PlanIds, now: PlanIds) -> Result<()> {
+/// Drops the unfinished build `earlier`, except what the committed cache `named` shares with it and, if it is another one, the build
+/// `now`.
+pub(super) fn drop_unfinished(
+    publisher: &Publisher,
+    named: &Named,
+    earlier: PlanIds,
+    now: PlanIds,
+) -> Result<()> {
     let mut kept = if earlier == now {
         Vec::new()
     } else {
         vec![Folder::Images(now.image), Folder::Text(now.text)]
     };
-    match committed(publisher.root())? {
+    match named.ids() {
         // Records of a committed share say what it holds, and their folder that it is one.
         Some(ids) => {
             records::remove(publisher, None, |of| of == Some(earlier) && earlier != ids)?;
@@ -131,19 +135,6 @@ pub(crate) fn prune(publisher: &Publisher, kept: [Folder; 2]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The plans of the committed manifest.
-fn committed(root: &Path) -> Result<Option<PlanIds>> {
-    let path = root.join(MANIFEST_NAME);
-    match fs::read(&path) {
-        Ok(bytes) => {
-            let manifest = Manifest::parse(bytes).map_err(|error| error.in_file(&path))?;
-            Ok(Some(plan_ids(&manifest)))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io("read", &path)(error)),
-    }
 }
 
 /// Removes what writers that died have left in the folders of these plans; the lock says that nobody writes there.

@@ -121,9 +121,9 @@ pub(crate) struct BuildArgs {
     /// What the first rejected record does
     #[arg(long, value_enum, default_value = "skip", value_name = "RULE")]
     pub(crate) on_reject: OnReject,
-    /// How many records may be rejected before the build stops: a number or a percentage
-    #[arg(long, default_value = "1%", value_name = "N|P%")]
-    pub(crate) max_rejects: RejectLimit,
+    /// How many records may be rejected before the build stops: a number or a percentage [default: 1%]
+    #[arg(long, value_name = "N|P%")]
+    pub(crate) max_rejects: Option<RejectLimit>,
     /// Threads that prepare images and text [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
@@ -145,7 +145,7 @@ pub(crate) struct BuildArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) workers: Option<u32>,
     /// Begin anew: drop the unfinished build in the output folder, its rejects included (if it is of something else, but for
-    /// what this build shares with it)
+    /// what this build shares with it); a committed cache keeps its rejects
     #[arg(long)]
     pub(crate) restart: bool,
     /// After the commit, remove the folders of earlier plans and the pack tables of earlier caches

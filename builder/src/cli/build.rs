@@ -12,11 +12,15 @@ use super::worker::{Chosen, choose};
 use super::{DONE, printer};
 use crate::build::options::RejectLimit;
 use crate::build::{
-    self, BuildOptions, BuildReport, PartReport, PlanReport, Progress, SplitReport, Stop,
+    self, BuildOptions, BuildReport, PartReport, PlanReport, Progress, REJECTS_KEPT, SplitReport,
+    Stop,
 };
 use crate::error::{Error, Result};
 use crate::held::numbers;
 use crate::source::Deadlines;
+
+/// Rejected records that stop no build: one percent.
+const REJECTS_DEFAULT: RejectLimit = RejectLimit::Millionths(10_000);
 
 /// Between two looks at the stop request.
 const STOP_CHECK: Duration = Duration::from_millis(100);
@@ -103,10 +107,7 @@ fn options(args: &BuildArgs) -> Result<(BuildOptions, Option<Chosen>)> {
         partitions: args.partitions,
         shard_bytes: args.shard_bytes,
         splits: args.split.clone(),
-        max_rejects: match args.on_reject {
-            OnReject::Skip => args.max_rejects,
-            OnReject::Fail => RejectLimit::Count(0),
-        },
+        max_rejects: reject_limit(args)?,
         threads: args.threads.map_or_else(cores, usize::from),
         memory_budget_bytes: args.memory_budget,
         s3_endpoint: args.s3_endpoint.clone(),
@@ -119,6 +120,17 @@ fn options(args: &BuildArgs) -> Result<(BuildOptions, Option<Chosen>)> {
         prune: args.prune,
     };
     Ok((options, chosen))
+}
+
+fn reject_limit(args: &BuildArgs) -> Result<RejectLimit> {
+    match (args.on_reject, args.max_rejects) {
+        (OnReject::Skip, limit) => Ok(limit.unwrap_or(REJECTS_DEFAULT)),
+        (OnReject::Fail, None) => Ok(RejectLimit::Fail),
+        (OnReject::Fail, Some(_)) => Err(Error::Usage {
+            what: "--max-rejects says nothing with `--on-reject fail`".into(),
+            hint: "give one of them".into(),
+        }),
+    }
 }
 
 fn plan_text(report: &PlanReport) -> String {
@@ -197,6 +209,9 @@ pub(super) fn build_text(report: &BuildReport) -> String {
     reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
     for (reason, count) in reasons {
         let _ = writeln!(text, "  {count:>9}  {reason}");
+    }
+    if report.rejects_kept {
+        let _ = writeln!(text, "kept         {REJECTS_KEPT}");
     }
     if !report.earlier_packs.is_empty() {
         let _ = writeln!(
