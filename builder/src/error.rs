@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 /// Result of the builder's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+const GO_ON: &str = "what is done stays; run the same command again to go on";
+
 /// Whatever stops a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -29,6 +31,8 @@ pub enum Error {
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
+        /// Whether it stopped something that the same command goes on with.
+        goes_on: bool,
     },
     /// The output disk is full, or will be.
     #[error("not enough space for `{}`: {needed} bytes needed, {free} free", path.display())]
@@ -158,7 +162,17 @@ impl Error {
             action,
             path,
             source,
+            goes_on: false,
         }
+    }
+
+    /// The same error, of something that the same command goes on with.
+    #[must_use]
+    pub(crate) fn resumable(mut self) -> Self {
+        if let Self::Io { goes_on, .. } = &mut self {
+            *goes_on = true;
+        }
+        self
     }
 
     /// What to do about it, if there is something to say.
@@ -175,6 +189,12 @@ impl Error {
                 "give this process more memory; what is done stays, run the same command again to go on"
                     .into(),
             ),
+            Self::Io {
+                action,
+                source,
+                goes_on: true,
+                ..
+            } => how_to_go_on(action, source),
             Self::Io { .. } => None,
             Self::DiskFull { .. } => Some(
                 "free space or write to another disk; what is done stays, run the same command again to go on"
@@ -192,9 +212,7 @@ impl Error {
                 "bring the source back as it was, copy the file from an intact node, or build into another --output"
                     .into(),
             ),
-            Self::Interrupted { .. } => {
-                Some("what is done stays; run the same command again to go on".into())
-            }
+            Self::Interrupted { .. } => Some(GO_ON.into()),
             Self::Formats(error) => error.hint().map(Into::into),
             Self::Reader(error) => error.hint().map(Into::into),
         }
@@ -210,4 +228,24 @@ impl Error {
             _ => 2,
         }
     }
+}
+
+/// What to do about a failed file operation of something that can go on. What is not there, or where something else is, does not come
+/// by waiting.
+fn how_to_go_on(action: &str, source: &io::Error) -> Option<String> {
+    use io::ErrorKind::{AlreadyExists, IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    let first = match source.kind() {
+        NotFound | NotADirectory | IsADirectory | AlreadyExists => return None,
+        PermissionDenied if ["open", "read", "stat"].contains(&action) => {
+            "make it readable, or remove it and its records; "
+        }
+        io::ErrorKind::Unsupported if action == "open" => {
+            "images on disk need Linux 5.6 or later, and a sandbox that allows `openat2`; "
+        }
+        _ if source.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => {
+            "raise `ulimit -n`; "
+        }
+        _ => "",
+    };
+    Some(format!("{first}{GO_ON}"))
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use stoker_tests::command::Run;
 use stoker_tests::corpus::{Corpus, chat, model};
 use stoker_tests::snapshot;
+use stoker_tests::strace::injected;
 
 /// A data set in a folder whose path is masked.
 struct Scene {
@@ -215,6 +216,24 @@ fn builds() {
     scene.check("build_split", &scene.build().args(["--split", "val=20%"]));
     fs::write(scene.output().join("building.json"), b"{").expect("a damaged state");
     scene.check("state_damaged", &scene.build());
+    let _ = scene.build().args(["--restart"]).end().expect_code(0);
+    assert!(!scene.output().join("building.json").exists());
+}
+
+/// What another try may mend, or a word with the administrator.
+#[test]
+fn weather() {
+    let scene = Scene::new();
+    for (name, error) in [
+        ("picture_denied", "EACCES"),
+        ("picture_unreadable", "EIO"),
+        ("picture_no_descriptor", "EMFILE"),
+        ("picture_no_call", "ENOSYS"),
+    ] {
+        let injection = format!("inject=openat2:error={error}");
+        scene.check(name, &injected(&scene.build(), "openat2", &injection));
+    }
+    let _ = scene.build().end().expect_code(0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::folder::open_regular;
-use crate::publish::NO_FOLLOW;
+use crate::publish::{NO_FOLLOW, Publisher};
 
 /// Name of the lock file in the output folder.
 pub const LOCK_NAME: &str = "stoker.lock";
@@ -37,10 +37,11 @@ impl Lock {
     /// Takes the lock of the existing folder `output`, or says who holds it.
     ///
     /// # Errors
-    /// [`Error::Locked`] when another process holds it, [`Error::Io`] otherwise.
+    /// [`Error::Locked`] when another process holds it, [`Error::DiskFull`] or [`Error::Io`] otherwise.
     pub fn take(output: &Path) -> Result<Self> {
         let path = output.join(LOCK_NAME);
-        let mut file = open(&path).map_err(Error::io("open", &path))?;
+        let publisher = Publisher::new(output.to_path_buf());
+        let mut file = open(&path).map_err(|error| publisher.fault("open", &path, error))?;
         lock(&file, FlockOperation::NonBlockingLockExclusive, output)?;
         let holder = Holder {
             pid: std::process::id(),
@@ -52,7 +53,7 @@ impl Lock {
         let text = serde_json::to_string(&holder).unwrap_or_default();
         file.set_len(0)
             .and_then(|()| file.write_all(text.as_bytes()))
-            .map_err(Error::io("write", &path))?;
+            .map_err(|error| publisher.fault("write", &path, error))?;
         Ok(Self { _file: file })
     }
 

@@ -80,6 +80,10 @@ pub fn plan(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result<
 /// # Errors
 /// Whatever stops the build; see [`Error`]. What is done stays on disk.
 pub fn build(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result<BuildReport> {
+    build_all(options, stop, progress).map_err(Error::resumable)
+}
+
+fn build_all(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result<BuildReport> {
     let start = Instant::now();
     let setup = set_up(options, stop, progress)?;
     let records = setup.plan.records();
