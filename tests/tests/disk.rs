@@ -6,7 +6,8 @@ use std::process::Command;
 
 use stoker_tests::cache::{committed, files};
 use stoker_tests::clean::{Clean, slowed, wait_for};
-use stoker_tests::corpus::Corpus;
+use stoker_tests::corpus::{Corpus, chat};
+use stoker_tests::snapshot;
 use stoker_tests::strace::{Point, failed_at};
 
 /// A memory disk of its own; unmounted when dropped.
@@ -111,18 +112,54 @@ fn what_will_not_fit_is_refused_before_it_starts() {
         "{}",
         ended.stderr
     );
+    let folder = corpus.path().display().to_string();
+    let masks = [(folder.as_str(), "[FOLDER]")];
+    snapshot::check("disk_too_small", &ended, &masks);
     let shards = files(&output)
         .into_keys()
         .filter(|name| name.ends_with(".arrow"))
         .count();
     assert_eq!(shards, 0);
-    let plan = corpus
-        .build(&output)
-        .args(["--dry-run", "--json"])
-        .end()
-        .expect_code(0)
-        .json();
+    let dry = corpus.build(&output).args(["--dry-run"]);
+    snapshot::check("dry_run_does_not_fit", &dry.end(), &masks);
+    let plan = dry.args(["--json"]).end().expect_code(0).json();
     assert_eq!(plan["fits"], false);
+}
+
+/// The same where a build begins: at its lock, and where inputs are spooled.
+#[test]
+fn a_disk_that_is_full_at_the_lock_or_under_a_spool_is_a_clear_error() {
+    let corpus = Corpus::empty();
+    let lines = format!("{}\n", chat("why?", "because"));
+    let packed = zstd::encode_all(lines.as_bytes(), 1).expect("zstd");
+    corpus.write("a.jsonl.zst", &packed);
+    let output = corpus.output("cache");
+    let build = corpus.build(&output);
+    let _ = build.clone().args(["--dry-run"]).end().expect_code(0);
+    let spooled = files(&output).into_keys();
+    let spooled: Vec<String> = spooled.filter(|name| name.starts_with("spool/")).collect();
+    fs::remove_file(output.join(&spooled[0])).expect("the spooled text");
+    let partial = spooled[0].replace(".jsonl", ".partial");
+    for (call, path) in [
+        ("write", "stoker.lock"),
+        ("openat", partial.as_str()),
+        ("fsync", &partial),
+    ] {
+        let point = Point {
+            call: call.into(),
+            path: path.into(),
+            nth: 1,
+        };
+        let ended = failed_at(&build, &output, &point, "error=ENOSPC").end();
+        assert_eq!(ended.code, Some(2), "{call} {path}: {}", ended.stderr);
+        let said = format!("not enough space for `{}", output.display());
+        assert!(
+            ended.stderr.contains(&said),
+            "{call} {path}: {}",
+            ended.stderr
+        );
+    }
+    let _ = build.end().expect_code(0);
 }
 
 /// The same where a table's rows are written before its end.

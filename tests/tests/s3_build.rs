@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stoker_tests::cache::{assert_same, committed, files, table};
 use stoker_tests::command::Ended;
-use stoker_tests::corpus::{Corpus, model, vqa};
+use stoker_tests::corpus::{Corpus, chat, model, vqa};
 use stoker_tests::s3::scene::{Scene, receipted, rows, with_credentials};
 use stoker_tests::s3::{Faults, Proxy};
 
@@ -279,6 +279,28 @@ fn every_image_is_read_once_and_new_text_reads_none() {
 #[test]
 fn the_estimate_asks_for_several_images_at_once() {
     let scene = Scene::new(Corpus::good(36, 90));
+    let slow = Proxy::start(
+        scene.server.address(),
+        Faults {
+            latency: Duration::from_millis(100),
+            ..Faults::default()
+        },
+    );
+    let slow = slow.expect("the proxy");
+    let run = scene.build(&slow.endpoint(), &scene.corpus.output("cache"));
+    let _ = run.args(["--dry-run"]).end().expect_code(0);
+    assert!(slow.held_max() > 3, "{}", slow.held_max());
+}
+
+/// The same of the inputs.
+#[test]
+fn small_inputs_come_several_at_once() {
+    let corpus = Corpus::empty();
+    for number in 0..20 {
+        let record = chat(&format!("which is {number}?"), "this");
+        corpus.write_lines(&format!("part-{number:02}.jsonl"), &[record]);
+    }
+    let scene = Scene::new(corpus);
     let slow = Proxy::start(
         scene.server.address(),
         Faults {

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use stoker_builder::source::{
-    Base, CredentialSource, Deadlines, FetchError, Policy, Source, SourceOptions, list, resolve,
-    spool,
+    Base, CredentialSource, Deadlines, FetchError, Policy, Source, SourceOptions, Spool, list,
+    resolve,
 };
 use stoker_tests::s3::{ACCESS_KEY, Fault, Faults, Proxy, SECRET_KEY, Server};
 use tokio::runtime::Runtime;
@@ -152,17 +152,19 @@ fn a_spool_is_whole_whatever_the_weather_and_used_again() {
         ..Faults::each(&faults, 0.15)
     });
     let dir = tempfile::tempdir().unwrap();
-    let spooled = spool(&input, dir.path(), &source).unwrap();
+    let spool = Spool::new(dir.path().into(), &source).unwrap();
+    let spooled = spool.text(&input).unwrap();
     assert!(fs::read(&spooled.path).unwrap() == want);
     let before = proxy.requests();
-    assert_eq!(spool(&input, dir.path(), &source).unwrap(), spooled);
+    assert_eq!(spool.text(&input).unwrap(), spooled);
     assert_eq!(proxy.requests(), before, "the copy was not used again");
 
     // The object changes between listing and reading.
     proxy.set(Faults::default());
     put(folder.path(), "data-set/big.jsonl", &text(9 << 20));
     let other = tempfile::tempdir().unwrap();
-    let error = spool(&input, other.path(), &source).unwrap_err();
+    let spool = Spool::new(other.path().into(), &source).unwrap();
+    let error = spool.text(&input).unwrap_err();
     assert!(error.to_string().contains("changed"), "{error:?}");
     assert!(error.hint().is_some_and(|hint| hint.contains("at rest")));
     assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);

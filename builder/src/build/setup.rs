@@ -1,6 +1,7 @@
 //! From options to a plan: opens the model, lists and spools the inputs, scans them, deals.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use stoker_formats::PARTS_FOLDER;
@@ -18,12 +19,17 @@ use crate::image::ImageRecipe;
 use crate::model::ModelFolder;
 use crate::plan::{Plan, PlanIds, SplitPlan, ToScan, collect, image_plan_id, text_plan_id};
 use crate::publish::Publisher;
+use crate::remote::crew;
 use crate::source::link::{Base, Policy};
-use crate::source::{self, Source, SourceOptions};
+use crate::source::ranges::RANGE_BYTES;
+use crate::source::{self, InputFile, Source, SourceOptions, Spool};
 use crate::text::{TextOptions, TextPreparer, TextRecipe};
 
 /// Where compressed and remote inputs lie as plain text until the build is committed.
 pub(crate) const SPOOL_FOLDER: &str = "spool";
+
+/// Small inputs brought to the spool at once: each costs a round trip and a sync, which thousands must not wait for in turn.
+const SMALL_AT_ONCE: usize = 16;
 
 /// Local files read at once: enough for a network file system, few enough to cost nothing.
 const LOCAL_READS_MAX: usize = 32;
@@ -195,23 +201,34 @@ fn fetch_inputs(
 ) -> Result<Vec<ToScan>> {
     publisher.create_folder(Path::new(SPOOL_FOLDER))?;
     let inputs = source::list(&options.inputs, source)?;
-    let spool = options.output.join(SPOOL_FOLDER);
+    let spool = Spool::new(options.output.join(SPOOL_FOLDER), source)?;
     progress.phase("fetch inputs", inputs.iter().map(|input| input.bytes).sum());
-    let mut files = Vec::new();
-    for input in inputs {
+    let inputs = inputs.into_iter().map(|input| (input, OnceLock::new()));
+    let inputs: Vec<(InputFile, OnceLock<PathBuf>)> = inputs.collect();
+    let fetch = |(input, path): &&(InputFile, OnceLock<PathBuf>)| {
         stop.check()?;
-        let bytes = input.bytes;
-        let text = source::spool(&input, &spool, source)?;
-        progress.advance(bytes);
-        files.push(ToScan {
+        let text = spool.text(input)?;
+        progress.advance(input.bytes);
+        path.get_or_init(|| text.path);
+        Ok(())
+    };
+    let (small, large): (Vec<_>, Vec<_>) = inputs
+        .iter()
+        .partition(|(input, _)| input.bytes <= RANGE_BYTES);
+    crew::each(SMALL_AT_ONCE, &small, fetch)?;
+    // Of a large one several ranges are on their way at once.
+    crew::each(1, &large, fetch)?;
+    // Without an error each of them has its path.
+    let files = inputs.into_iter().filter_map(|(input, path)| {
+        Some(ToScan {
+            path: path.into_inner()?,
             name: input.name,
             uri: input.uri,
             etag: input.etag,
             base: input.base,
-            path: text.path,
-        });
-    }
-    Ok(files)
+        })
+    });
+    Ok(files.collect())
 }
 
 /// Refuses to build a part where a whole cache is: as a share, it could lack shards without being damaged.

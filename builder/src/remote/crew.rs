@@ -1,6 +1,7 @@
 //! Several threads over one list.
 //!
-//! Owns who takes what. Invariant: the first error ends the work: nobody begins anything after it.
+//! Owns who takes what. Invariant: an error ends the work: nobody begins anything after it, and of several the first in the list is
+//! reported.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,14 +26,15 @@ pub(crate) fn each<'a, T: Sync>(
 ) -> Result<()> {
     let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
-    let run = || -> Result<()> {
+    let run = || -> Result<(), (usize, Error)> {
         while !failed.load(Ordering::Relaxed) {
-            let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else {
                 break;
             };
             if let Err(error) = work(item) {
                 failed.store(true, Ordering::Relaxed);
-                return Err(error);
+                return Err((at, error));
             }
         }
         Ok(())
@@ -40,16 +42,41 @@ pub(crate) fn each<'a, T: Sync>(
     thread::scope(|scope| {
         let count = threads.clamp(1, items.len().max(1));
         let crew: Vec<_> = (0..count).map(|_| scope.spawn(run)).collect();
-        let mut first = Ok(());
-        for thread in crew {
-            let outcome = thread.join().unwrap_or_else(|_| {
+        let died = |_| {
+            let error = Error::Usage {
+                what: "a thread died: `panic`".into(),
+                hint: "what is done stays; run the same command again to go on".into(),
+            };
+            Err((usize::MAX, error))
+        };
+        let outcomes = crew
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(died));
+        let first = outcomes.filter_map(Result::err).min_by_key(|(at, _)| *at);
+        first.map_or(Ok(()), |(_, error)| Err(error))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn of_several_errors_the_first_in_the_list_is_reported() {
+        const THREADS: usize = 4;
+        for _ in 0..20 {
+            let together = Barrier::new(THREADS);
+            let items: Vec<usize> = (0..THREADS * 2).collect();
+            let error = each(THREADS, &items, |item| {
+                together.wait();
                 Err(Error::Usage {
-                    what: "a thread died: `panic`".into(),
-                    hint: "what is done stays; run the same command again to go on".into(),
+                    what: item.to_string(),
+                    hint: String::new(),
                 })
             });
-            first = first.and(outcome);
+            assert_eq!(error.unwrap_err().to_string(), "0");
         }
-        first
-    })
+    }
 }

@@ -33,7 +33,7 @@ pub(crate) use s3_put::Part;
 pub use session::CredentialSource;
 pub(crate) use session::SessionOptions;
 pub(crate) use shown::{printable, redact, shown};
-pub use spool::{LocalText, spool};
+pub use spool::{LocalText, Spool};
 
 pub(crate) use walk::stamp;
 

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Source;
 use super::input::{Compression, InputFile};
@@ -18,7 +19,7 @@ use crate::reject::Reject;
 
 /// Bytes copied at once.
 const COPY_BYTES: usize = 1 << 20;
-/// A spool leaves one part in this many of the free space, so that a decompression bomb fills no disk.
+/// A spool leaves one part in this many of the space that was free at first, so that a decompression bomb fills no disk.
 const FREE_SHARE_LEFT: u64 = 20;
 
 /// A readable, uncompressed input.
@@ -30,127 +31,161 @@ pub struct LocalText {
     pub bytes: u64,
 }
 
-/// Makes `input` readable. A plain local file is used where it is; everything else is copied and
-/// decompressed into `dir`, where a copy from an earlier run of the same version of it is used again.
-///
-/// Waits for S3: not to be called from inside the runtime.
-///
-/// # Errors
-/// [`Error::Input`] if the file is damaged, ends early or changed since it was listed,
-/// [`Error::DiskFull`] if it does not fit, [`Error::Io`] and [`Error::Fetch`] for failures.
-pub fn spool(input: &InputFile, dir: &Path, source: &Source) -> Result<LocalText, Error> {
-    if let (Place::Local(path), Compression::None) = (&input.place, input.compression) {
-        check_unchanged(input, path)?;
-        return Ok(LocalText {
-            path: path.clone(),
-            bytes: input.bytes,
-        });
-    }
-    let identity = format!(
-        "{}\n{}\n{}\n{}",
-        input.uri,
-        input.bytes,
-        input.etag.as_deref().unwrap_or_default(),
-        input.stamp
-    );
-    let name = &blake3::hash(identity.as_bytes()).to_hex()[..32];
-    let path = dir.join(format!("{name}.jsonl"));
-    // Without an ETag two versions of an object could not be told apart.
-    let known = input.etag.is_some() || matches!(input.place, Place::Local(_));
-    if let Ok(meta) = fs::metadata(&path)
-        && known
-    {
-        return Ok(LocalText {
-            path,
-            bytes: meta.len(),
-        });
-    }
-    let partial = dir.join(format!("{name}.partial"));
-    let written = write_all(input, &partial, dir, source);
-    let done = written.and_then(|bytes| {
-        fs::rename(&partial, &path).map_err(Error::io("rename", &partial))?;
-        Ok(LocalText { path, bytes })
-    });
-    if done.is_err() {
-        // Only to free the space; the first error is the one to report.
-        let _ = fs::remove_file(&partial);
-    }
-    done
-}
-
-fn write_all(input: &InputFile, partial: &Path, dir: &Path, source: &Source) -> Result<u64, Error> {
-    let raw: Box<dyn Read> = match &input.place {
-        Place::Local(path) => {
-            check_unchanged(input, path)?;
-            Box::new(File::open(path).map_err(Error::io("open", path))?)
-        }
-        Place::S3 { bucket, key } => {
-            let object = Object {
-                bucket: bucket.as_str().into(),
-                key: key.as_str().into(),
-                uri: input.uri.as_str().into(),
-                bytes: input.bytes,
-                etag: input.etag.clone(),
-            };
-            let (s3, handle) = (Arc::clone(&source.s3), source.handle.clone());
-            Box::new(Ranges::new(object, s3, handle, vanished))
-        }
-    };
-    let raw = BufReader::with_capacity(COPY_BYTES, raw);
-    let mut text: Box<dyn Read> = match input.compression {
-        Compression::None => Box::new(raw),
-        _ if input.bytes == 0 => return Err(damaged(input)),
-        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(raw)),
-        Compression::Zstd => Box::new(
-            zstd::stream::read::Decoder::with_buffer(raw).map_err(Error::io("read", &input.uri))?,
-        ),
-    };
-    let mut file = File::create(partial).map_err(Error::io("create", partial))?;
-    let free = free_bytes(dir)?;
-    let bytes = copy(input, &mut text, &mut file, (dir, partial), free, source)?;
-    file.sync_all().map_err(Error::io("sync", partial))?;
-    if let Place::Local(path) = &input.place {
-        check_unchanged(input, path)?;
-    }
-    Ok(bytes)
-}
-
-/// Copies all of `text` to `file`, which is `partial` in `dir`, where `free` bytes are free.
-fn copy(
-    input: &InputFile,
-    text: &mut dyn Read,
-    file: &mut File,
-    (dir, partial): (&Path, &Path),
+/// The scratch folder of one build. Several threads may fill it at once.
+#[derive(Debug)]
+pub struct Spool<'a> {
+    folder: PathBuf,
+    source: &'a Source,
+    /// Bytes that were free at first.
     free: u64,
-    source: &Source,
-) -> Result<u64, Error> {
-    let bytes_max = free - free / FREE_SHARE_LEFT;
-    let full = |needed| Error::DiskFull {
-        path: dir.to_path_buf(),
-        needed,
-        free,
-    };
-    let mut buffer = vec![0; COPY_BYTES];
-    let mut bytes = 0;
-    loop {
-        source.check_stop()?;
-        let n = match text.read(&mut buffer) {
-            Ok(0) => return Ok(bytes),
-            Ok(n) => n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(read_error(input, error)),
-        };
-        bytes += n as u64;
-        if bytes > bytes_max {
-            return Err(full(bytes));
+    /// Bytes that all copies together have written.
+    written: AtomicU64,
+}
+
+impl<'a> Spool<'a> {
+    /// A spool in the existing folder `folder`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the free space is not known.
+    pub fn new(folder: PathBuf, source: &'a Source) -> Result<Self, Error> {
+        Ok(Self {
+            free: free_bytes(&folder)?,
+            folder,
+            source,
+            written: AtomicU64::new(0),
+        })
+    }
+
+    /// Makes `input` readable. A plain local file is used where it is; everything else is copied and
+    /// decompressed into the folder, where a copy from an earlier run of the same version of it is used again.
+    ///
+    /// Waits for S3: not to be called from inside the runtime.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if the file is damaged, ends early or changed since it was listed,
+    /// [`Error::DiskFull`] if it does not fit, [`Error::Io`] and [`Error::Fetch`] for failures.
+    pub fn text(&self, input: &InputFile) -> Result<LocalText, Error> {
+        if let (Place::Local(path), Compression::None) = (&input.place, input.compression) {
+            check_unchanged(input, path)?;
+            return Ok(LocalText {
+                path: path.clone(),
+                bytes: input.bytes,
+            });
         }
-        file.write_all(&buffer[..n]).map_err(|error| {
-            if error.kind() == io::ErrorKind::StorageFull {
-                full(bytes)
-            } else {
-                Error::io("write", partial)(error)
+        let identity = format!(
+            "{}\n{}\n{}\n{}",
+            input.uri,
+            input.bytes,
+            input.etag.as_deref().unwrap_or_default(),
+            input.stamp
+        );
+        let name = &blake3::hash(identity.as_bytes()).to_hex()[..32];
+        let path = self.folder.join(format!("{name}.jsonl"));
+        // Without an ETag two versions of an object could not be told apart.
+        let known = input.etag.is_some() || matches!(input.place, Place::Local(_));
+        if let Ok(meta) = fs::metadata(&path)
+            && known
+        {
+            return Ok(LocalText {
+                path,
+                bytes: meta.len(),
+            });
+        }
+        let partial = self.folder.join(format!("{name}.partial"));
+        let written = self.write_all(input, &partial);
+        let done = written.and_then(|bytes| {
+            fs::rename(&partial, &path).map_err(Error::io("rename", &partial))?;
+            Ok(LocalText { path, bytes })
+        });
+        if done.is_err() {
+            // Only to free the space; the first error is the one to report.
+            let _ = fs::remove_file(&partial);
+        }
+        done
+    }
+
+    fn write_all(&self, input: &InputFile, partial: &Path) -> Result<u64, Error> {
+        let raw: Box<dyn Read> = match &input.place {
+            Place::Local(path) => {
+                check_unchanged(input, path)?;
+                Box::new(File::open(path).map_err(Error::io("open", path))?)
             }
-        })?;
+            Place::S3 { bucket, key } => {
+                let object = Object {
+                    bucket: bucket.as_str().into(),
+                    key: key.as_str().into(),
+                    uri: input.uri.as_str().into(),
+                    bytes: input.bytes,
+                    etag: input.etag.clone(),
+                };
+                let (s3, handle) = (Arc::clone(&self.source.s3), self.source.handle.clone());
+                Box::new(Ranges::new(object, s3, handle, vanished))
+            }
+        };
+        let raw = BufReader::with_capacity(COPY_BYTES, raw);
+        let mut text: Box<dyn Read> = match input.compression {
+            Compression::None => Box::new(raw),
+            _ if input.bytes == 0 => return Err(damaged(input)),
+            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(raw)),
+            Compression::Zstd => Box::new(
+                zstd::stream::read::Decoder::with_buffer(raw)
+                    .map_err(Error::io("read", &input.uri))?,
+            ),
+        };
+        let mut file = File::create(partial)
+            .map_err(|error| self.fault("create", partial, input.bytes, error))?;
+        let bytes = self.copy(input, &mut text, &mut file, partial)?;
+        file.sync_all()
+            .map_err(|error| self.fault("sync", partial, bytes, error))?;
+        if let Place::Local(path) = &input.place {
+            check_unchanged(input, path)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Copies all of `text` to `file`, which is `partial`.
+    fn copy(
+        &self,
+        input: &InputFile,
+        text: &mut dyn Read,
+        file: &mut File,
+        partial: &Path,
+    ) -> Result<u64, Error> {
+        let bytes_max = self.free - self.free / FREE_SHARE_LEFT;
+        let mut buffer = vec![0; COPY_BYTES];
+        let mut bytes = 0;
+        loop {
+            self.source.check_stop()?;
+            let n = match text.read(&mut buffer) {
+                Ok(0) => return Ok(bytes),
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(read_error(input, error)),
+            };
+            bytes += n as u64;
+            let all = self.written.fetch_add(n as u64, Ordering::Relaxed) + n as u64;
+            if all > bytes_max {
+                return Err(self.full(all));
+            }
+            file.write_all(&buffer[..n])
+                .map_err(|error| self.fault("write", partial, bytes, error))?;
+        }
+    }
+
+    /// The error of a failed operation on a copy of `needed` bytes.
+    fn fault(&self, action: &'static str, path: &Path, needed: u64, error: io::Error) -> Error {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.full(needed),
+            _ => Error::io(action, path)(error),
+        }
+    }
+
+    fn full(&self, needed: u64) -> Error {
+        Error::DiskFull {
+            path: self.folder.clone(),
+            needed,
+            free: self.free,
+        }
     }
 }
 
@@ -240,7 +275,8 @@ mod tests {
         }
 
         fn spool(&self, input: &InputFile) -> Result<LocalText, Error> {
-            spool(input, &self.folder.path().join("spool"), &self.source())
+            let source = self.source();
+            Spool::new(self.folder.path().join("spool"), &source)?.text(input)
         }
 
         fn left(&self) -> usize {
@@ -314,23 +350,43 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_fills_no_disk() {
+    fn bombs_fill_no_disk_not_even_together() {
+        const SMALL: u64 = 60 << 20;
         let bench = Bench::new();
         let input = bench.input("bomb.jsonl.zst", &zst(b"{}\n"));
-        let dir = bench.folder.path();
-        let partial = dir.join("partial");
-        let mut file = File::create(&partial).unwrap();
-        let free = 100 << 20;
-        let error = copy(
-            &input,
-            &mut io::repeat(b'x'),
-            &mut file,
-            (dir, &partial),
-            free,
-            &bench.source(),
-        );
-        assert!(matches!(error, Err(Error::DiskFull { .. })));
-        assert!(file.metadata().unwrap().len() <= free - free / FREE_SHARE_LEFT);
+        let source = bench.source();
+        let spool = Spool {
+            free: 100 << 20,
+            ..Spool::new(bench.folder.path().into(), &source).unwrap()
+        };
+        let partial = bench.folder.path().join("partial");
+        let copy = |bytes| {
+            let mut file = File::create(&partial).unwrap();
+            let text = &mut io::repeat(b'x').take(bytes);
+            let copied = spool.copy(&input, text, &mut file, &partial);
+            (copied, file.metadata().unwrap().len())
+        };
+        assert_eq!(copy(SMALL).0.unwrap(), SMALL);
+        for bytes in [SMALL, u64::MAX] {
+            let (copied, written) = copy(bytes);
+            assert!(matches!(copied, Err(Error::DiskFull { .. })));
+            assert!(SMALL + written <= spool.free - spool.free / FREE_SHARE_LEFT);
+        }
+    }
+
+    #[test]
+    fn a_disk_that_is_full_at_any_step_is_full() {
+        let bench = Bench::new();
+        let source = bench.source();
+        let spool = Spool::new(bench.folder.path().into(), &source).unwrap();
+        for action in ["create", "write", "sync"] {
+            let full = io::ErrorKind::StorageFull.into();
+            let fault = spool.fault(action, Path::new("x"), 7, full);
+            assert!(
+                matches!(fault, Error::DiskFull { needed: 7, .. }),
+                "{fault}"
+            );
+        }
     }
 
     #[test]
