@@ -81,9 +81,17 @@ fn classify_code(status: u16, code: Option<&str>, what: String, generation: u64)
             throttled: true,
         },
         (_, Some("InternalError" | "RequestTimeout")) | (408 | 500.., _) => Fault::retry(what),
-        (_, Some("ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired")) => {
-            Fault::Expired { what, generation }
-        }
+        // A key or token that is not known was perhaps replaced since: the profile's file may hold the new one.
+        (
+            _,
+            Some(
+                "ExpiredToken"
+                | "ExpiredTokenException"
+                | "TokenRefreshRequired"
+                | "InvalidToken"
+                | "InvalidAccessKeyId",
+            ),
+        ) => Fault::Expired { what, generation },
         // An answer to HEAD has no body and so no code: expired or denied, one renewal tells.
         (400 | 401 | 403, None) => Fault::Expired { what, generation },
         (404, Some("NoSuchKey" | "NotFound")) | (400, Some("KeyTooLongError")) => {
@@ -221,6 +229,8 @@ mod tests {
             (400, Some("InvalidArgument"), "stop"),
             (400, Some("ExpiredToken"), "expired"),
             (403, Some("ExpiredToken"), "expired"),
+            (400, Some("InvalidToken"), "expired"),
+            (403, Some("InvalidAccessKeyId"), "expired"),
             (403, Some("AccessDenied"), "stop"),
             (403, Some("RequestTimeTooSkewed"), "stop"),
             (401, Some("Unauthorized"), "stop"),
