@@ -63,6 +63,14 @@ pub enum Error {
         /// The row's number in its file.
         row: u64,
     },
+    /// A receipt that its reader would refuse.
+    #[error("a receipt of more than {limit} bytes could not be read again: `{bytes}`")]
+    LongReceipt {
+        /// Its bytes.
+        bytes: usize,
+        /// How many it may have.
+        limit: usize,
+    },
     /// A file of a newer major version.
     #[error("{kind} has format version {major}.{minor}, this program reads up to version `{}.{}`", crate::VERSION.major, crate::VERSION.minor)]
     NewerVersion {
@@ -173,13 +181,16 @@ impl Error {
         match self {
             Self::InFile { source, .. } => source.hint(),
             Self::Layout { .. } | Self::Row { .. } | Self::Damaged { .. } => {
-                Some("copy the file again from an intact node, or build that shard again")
+                Some("mend the cache with `stoker repair`, or copy the file from an intact node")
             }
             Self::NewerVersion { .. } => {
                 Some("read it with the program version that wrote it, or a later one")
             }
-            Self::Document { .. } => {
-                Some("restore the file from an intact node, or run the build command again")
+            Self::Document { .. } => Some(
+                "mend the cache with `stoker repair`, copy the file from an intact node, or run the build command again",
+            ),
+            Self::LongReceipt { .. } => {
+                Some("lower --shard-bytes or raise --partitions, and build with --restart")
             }
             Self::Pack { .. } => Some(
                 "copy the file again from an intact node, or remove the table's .json file and run `stoker pack` again",

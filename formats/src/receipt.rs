@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::VERSION;
 use crate::checksum::ContentHash;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hex;
 use crate::limits::MAX_RECEIPT_BYTES;
 use crate::manifest::Version;
@@ -133,10 +133,14 @@ pub trait ReceiptEntry: Sized {
 impl<E: ReceiptEntry> Receipt<E> {
     /// The bytes of the receipt's file: deterministic, and sealed so that every changed bit is noticed.
     ///
-    /// Fails if the receipt contradicts itself.
+    /// Fails if the receipt contradicts itself, or is too long to be read again.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.to_bytes_within(MAX_RECEIPT_BYTES)
+    }
+
+    fn to_bytes_within(&self, limit: usize) -> Result<Vec<u8>> {
         self.check()?;
-        sealed::seal(
+        let bytes = sealed::seal(
             KIND,
             &Document {
                 format_version: VERSION,
@@ -152,7 +156,14 @@ impl<E: ReceiptEntry> Receipt<E> {
                 rejects: self.rejects.clone(),
                 sources: self.sources.clone(),
             },
-        )
+        )?;
+        if bytes.len() > limit {
+            return Err(Error::LongReceipt {
+                bytes: bytes.len(),
+                limit,
+            });
+        }
+        Ok(bytes)
     }
 
     /// Reads a receipt.
@@ -391,5 +402,41 @@ impl ReceiptEntry for SampleEntry {
 
     fn shard(&self) -> u32 {
         self.shard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_run_could_read_again_is_not_written() {
+        let receipt = SampleReceipt {
+            plan_id: PlanId([7; 16]),
+            partition: 0,
+            ordinal: 0,
+            plan_range: [0, 1],
+            first_row: 0,
+            shard: None,
+            items: Vec::new(),
+            entries: Vec::new(),
+            rejects: vec![RejectEntry {
+                item: 0,
+                reason: "bad_json".into(),
+                message: String::new(),
+                link: None,
+                column: None,
+            }],
+            sources: Vec::new(),
+        };
+        let bytes = receipt.to_bytes().unwrap();
+        assert_eq!(receipt.to_bytes_within(bytes.len()).unwrap(), bytes);
+        let error = receipt.to_bytes_within(bytes.len() - 1).unwrap_err();
+        assert!(matches!(error, Error::LongReceipt { .. }), "{error}");
+        assert!(
+            error
+                .hint()
+                .is_some_and(|hint| hint.contains("--shard-bytes"))
+        );
     }
 }
