@@ -7,6 +7,7 @@ use std::path::Path;
 use stoker_tests::cache::{assert_same, committed, files, sample_ids};
 use stoker_tests::clean::{Clean, slowed, wait_for};
 use stoker_tests::corpus::{Corpus, chat};
+use stoker_tests::snapshot;
 
 /// Receipts of images.
 fn receipts(output: &Path) -> usize {
@@ -66,9 +67,9 @@ fn an_input_that_is_written_to_stops_the_build() {
     assert_ne!(text.as_bytes(), before);
     let mut file = OpenOptions::new().write(true).open(&input).unwrap();
     file.write_all(text.as_bytes()).unwrap();
-    let ended = run.wait().expect_code(2);
-    let what = format!("input changed while it was read: `{}`", input.display());
-    assert!(ended.stderr.contains(&what), "{}", ended.stderr);
+    let ended = run.wait();
+    let folder = clean.corpus.path().display().to_string();
+    snapshot::check("input_changed", &ended, &[(&folder, "[FOLDER]")]);
     assert!(committed(&output).is_none());
     fs::write(&input, before).unwrap();
     clean.finish(&output, "with the input as it was");
@@ -92,6 +93,90 @@ fn the_state_of_a_committed_build_is_in_nobodys_way() {
         .end()
         .expect_code(0);
     assert!(!state.exists());
+}
+
+/// The same with a manifest that names nothing any more.
+#[test]
+fn a_damaged_manifest_is_in_no_restarts_way() {
+    let clean = Clean::new(15);
+    let output = clean.corpus.output("cache");
+    let state = output.join("building.json");
+    let run = slowed(&clean.corpus.build(&output), 20).start();
+    let left = wait_for("state", || fs::read(&state).ok());
+    let _ = run.wait().expect_code(0);
+    fs::write(&state, left).unwrap();
+    fs::write(output.join("manifest.json"), b"{}").unwrap();
+    let anew = clean.corpus.build(&output).args(["--restart"]);
+    let _ = anew.end().expect_code(0);
+    assert_same(&clean.files, &files(&output), "after --restart");
+}
+
+#[test]
+fn an_input_that_changes_before_it_is_spooled_whole_stops_the_build() {
+    let corpus = Corpus::empty();
+    let packed = |text: &str| {
+        let line = format!("{}\n", chat(text, "yes"));
+        zstd::encode_all(line.as_bytes(), 1).unwrap()
+    };
+    corpus.write("a.jsonl.zst", &packed("one?"));
+    let output = corpus.output("cache");
+    let run = slowed(&corpus.build(&output), 300).start();
+    // All of it is written: only its sync is on the way.
+    wait_for("copy", || {
+        let mut copies = fs::read_dir(output.join("spool")).ok()?;
+        let copy = copies.next()?.ok()?.metadata().ok()?;
+        (copy.len() > 0).then_some(())
+    });
+    corpus.write("a.jsonl.zst", &packed("another one?"));
+    let folder = corpus.path().display().to_string();
+    snapshot::check("input_changed_early", &run.wait(), &[(&folder, "[FOLDER]")]);
+    let _ = corpus.build(&output).end().expect_code(0);
+}
+
+/// A data set of `count` inputs of one record.
+fn many(count: usize) -> Corpus {
+    let corpus = Corpus::empty();
+    for number in 0..count {
+        let record = chat(&format!("which is {number}?"), "this");
+        corpus.write_lines(&format!("part-{number:04}.jsonl"), &[record]);
+    }
+    corpus
+}
+
+#[test]
+fn a_thousand_inputs_need_few_descriptors() {
+    let corpus = many(1200);
+    let fingerprint = |name: &str, wrapper: &[&str]| {
+        let output = corpus.output(name);
+        let run = corpus.build(&output).args(["--json"]).under(wrapper);
+        run.end().expect_code(0).json()["fingerprint"].clone()
+    };
+    let of_all = fingerprint("all", &["prlimit", "--nofile=4096:4096"]);
+    for (name, limit) in [
+        ("few", "--nofile=1024:1024"),
+        ("raised", "--nofile=64:1024"),
+    ] {
+        assert_eq!(fingerprint(name, &["prlimit", limit]), of_all, "{limit}");
+    }
+}
+
+/// Of many inputs the last ones are not open all the time.
+#[test]
+fn an_input_among_many_that_is_replaced_stops_the_build() {
+    let corpus = many(300);
+    let output = corpus.output("cache");
+    let run = slowed(&corpus.build(&output), 100).start();
+    wait_for("state", || {
+        output.join("building.json").exists().then_some(())
+    });
+    let last = corpus.data().join("part-0299.jsonl");
+    let other = corpus.path().join("other");
+    fs::copy(&last, &other).unwrap();
+    fs::rename(&other, &last).unwrap();
+    let ended = run.wait().expect_code(2);
+    let what = format!("input changed while it was read: `{}`", last.display());
+    assert!(ended.stderr.contains(&what), "{}", ended.stderr);
+    let _ = corpus.build(&output).end().expect_code(0);
 }
 
 /// A first line that is no record, and none that is whole within the first MiB.

@@ -127,6 +127,10 @@ fn texts(
             context.check()?;
             text(context, &mut commit, &ready, rejected)?;
         }
+        // What the manifest or the part's record says of the inputs is still so.
+        for file in &context.plan.files {
+            file.check_unchanged()?;
+        }
         if number == portions.len() {
             context.progress.phase("commit", 1);
         }

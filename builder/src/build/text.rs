@@ -145,7 +145,9 @@ fn fill(
             context.check()?;
             let chunk: Vec<Outcome> = chunk?;
             // What was read for it was read before.
-            context.plan.check_unchanged()?;
+            let from = usize::try_from(items.start).unwrap_or(0);
+            let to = from + chunk.len();
+            context.plan.check_unchanged(&records[from..to])?;
             let count = chunk.len() as u64;
             for (outcome, item) in chunk.into_iter().zip(items.by_ref()) {
                 let record = records[usize::try_from(item).unwrap_or(0)];

@@ -35,6 +35,7 @@ pub(super) fn run(args: &BuildArgs) -> Result<u8> {
     }
     let stop = Stop::on_signals().map_err(Error::io("watch for", "signals"))?;
     end_in_time(stop.clone());
+    super::raise_open_files();
     let progress = Progress::on_stderr(options.threads);
     if args.dry_run {
         let report = build::plan(&options, &stop, &progress)?;

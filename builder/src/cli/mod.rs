@@ -23,6 +23,7 @@ mod worker;
 use std::ffi::OsString;
 
 use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use crate::remote::runtime;
 pub use build::build_options;
@@ -76,6 +77,18 @@ fn dispatch(command: &Command) -> Result<u8> {
         Command::Simulate(args) => simulate::run(args),
         Command::TryImage(args) => try_image::run(args),
     }
+}
+
+/// Lets this process have as many files open as the system allows: the limit that a shell sets is there for old programs. A
+/// library does not do so, as its process is not its own.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // If it fails, the limit stays.
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// The arguments of the subcommand `name` alone, for callers that are no command line.

@@ -21,6 +21,7 @@ pub(super) fn run(args: &RepairArgs) -> Result<u8> {
     let mut request = request(args)?;
     request.stop = remote::stop()?;
     request.show = true;
+    super::raise_open_files();
     let runtime = super::runtime()?;
     let report = repair::repair(&request, runtime.handle().clone())?;
     if args.reach.json {

@@ -19,6 +19,10 @@ use crate::source::link::{Base, Policy};
 /// The shape of a file is judged by its first lines: so many bytes, and the rest of the line in which they end.
 const DETECT_BYTES: u64 = 1 << 20;
 
+/// Inputs that stay open: records are read in random order, and a process may have few descriptors. Those beyond are opened for
+/// each look.
+const OPEN_MAX: usize = 256;
+
 /// An input file whose plain text lies on a local disk.
 #[derive(Debug)]
 pub(crate) struct ToScan {
@@ -73,7 +77,7 @@ pub(crate) fn collect(
         let scanned = scan_file(&text, &file.path, options, stop, on_bytes)?;
         let first_record = u32::try_from(collected.lines.len()).unwrap_or(u32::MAX);
         let planned = PlannedFile {
-            text,
+            text: (collected.files.len() < OPEN_MAX).then_some(text),
             stamp,
             first_record,
             records: u32::try_from(scanned.scan.lines.len()).unwrap_or(u32::MAX),

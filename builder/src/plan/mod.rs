@@ -11,6 +11,7 @@ mod ids;
 mod scan;
 mod splits;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -54,12 +55,37 @@ pub struct PlannedFile {
     pub bytes: u64,
     /// BLAKE3 over the hashes of its text's 8 MiB blocks.
     pub hash: ContentHash,
-    pub(crate) text: File,
+    /// None where there are many inputs: then it is opened for each look.
+    pub(crate) text: Option<File>,
     /// Of the file as its scan began.
     pub(crate) stamp: String,
 }
 
 impl PlannedFile {
+    /// What `look` makes of the open file.
+    fn with_text<T>(&self, look: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+        if let Some(text) = &self.text {
+            return look(text);
+        }
+        let text = File::open(&self.path).map_err(Error::io("open", &self.path))?;
+        self.check_stamp(&text)?;
+        look(&text)
+    }
+
+    /// # Errors
+    /// [`Error::Input`] if it was written to since its scan began.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        self.with_text(|text| self.check_stamp(text))
+    }
+
+    fn check_stamp(&self, text: &File) -> Result<()> {
+        if stamp_of(text, &self.path)? == self.stamp {
+            Ok(())
+        } else {
+            Err(self.changed())
+        }
+    }
+
     /// The error of an input that is another one now.
     pub(crate) fn changed(&self) -> Error {
         Error::Input {
@@ -160,10 +186,14 @@ impl Plan {
     /// The file of a record.
     #[must_use]
     pub fn file_of(&self, record: u32) -> &PlannedFile {
+        &self.files[self.file_number(record)]
+    }
+
+    fn file_number(&self, record: u32) -> usize {
         let after = self
             .files
             .partition_point(|file| file.first_record <= record);
-        &self.files[after - 1]
+        after - 1
     }
 
     /// `file:line` of a record: its sample id.
@@ -186,9 +216,10 @@ impl Plan {
         }
         let file = self.file_of(record);
         buffer.resize(line.bytes as usize, 0);
-        file.text
-            .read_exact_at(buffer, line.offset)
-            .map_err(Error::io("read", &file.path))?;
+        file.with_text(|text| {
+            text.read_exact_at(buffer, line.offset)
+                .map_err(Error::io("read", &file.path))
+        })?;
         Ok(Ok(()))
     }
 
@@ -220,14 +251,13 @@ impl Plan {
     }
 
     /// # Errors
-    /// [`Error::Input`] if an input was written to since its scan began.
-    pub(crate) fn check_unchanged(&self) -> Result<()> {
-        for file in &self.files {
-            if stamp_of(&file.text, &file.path)? != file.stamp {
-                return Err(file.changed());
-            }
-        }
-        Ok(())
+    /// [`Error::Input`] if an input that holds one of `records` was written to since its scan began.
+    pub(crate) fn check_unchanged(&self, records: &[u32]) -> Result<()> {
+        let numbers = records.iter().map(|record| self.file_number(*record));
+        let numbers = BTreeSet::from_iter(numbers);
+        numbers
+            .into_iter()
+            .try_for_each(|number| self.files[number].check_unchanged())
     }
 
     /// How records are read.
