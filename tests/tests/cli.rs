@@ -87,6 +87,10 @@ fn usage() {
     ] {
         scene.check(name, &scene.build().with(option, value));
     }
+    scene.check(
+        "two_splits",
+        &scene.build().args(["--split", "val=1%", "val=2%"]),
+    );
     scene.check("nothing_given", &Run::stoker(["build"]));
     let output = scene.output();
     assert!(
