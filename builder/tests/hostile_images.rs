@@ -112,6 +112,19 @@ fn webp_extended(width: u32, height: u32, flags: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn a_jpeg_with_bytes_too_many_is_refused_though_pillow_decodes_it() {
+    let mut bytes = read("small_28x28.jpg");
+    let end = bytes.len() - 2;
+    assert_eq!(bytes[end..], [0xff, 0xd9]);
+    bytes.splice(end..end, [1, 2, 3]);
+    let refused = Preparer::new(recipe()).prepare(&bytes).unwrap_err();
+    assert_eq!(refused.reason, Reason::CorruptImage);
+    // Behind the end nobody looks.
+    let behind = [read("small_28x28.jpg"), vec![1, 2, 3]].concat();
+    assert!(Preparer::new(recipe()).prepare(&behind).is_ok());
+}
+
+#[test]
 fn bombs_are_refused_by_their_header() {
     assert_eq!(reason(&png_header(50_000, 50_000)), Reason::TooManyPixels);
     assert_eq!(

@@ -62,7 +62,7 @@ fn check(row: &Value, preparer: &mut Preparer, hashes: &mut Hashes) -> Result<()
     let probe = probe(&bytes, &recipe).map_err(|reject| format!("{reject:?}"))?;
     if probe.grid_thw != prepared.grid_thw
         || probe.target.map(|side| side as i32) != prepared.size
-        || probe.working_bytes < 2 * prepared.patches.len() as u64
+        || probe.scratch_bytes < prepared.patches.len() as u64
     {
         return Err(format!("probe says {probe:?}"));
     }

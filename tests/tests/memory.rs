@@ -23,22 +23,27 @@ const RANGE: (u64, u64) = (16, 4096);
 const RUNS: usize = 2;
 
 /// Enough for a builder that decodes nothing, too little for a picture of 100 million pixels.
-const SUSPECT_MEBIBYTES: u64 = 1200;
+const SUSPECT_MEBIBYTES: u64 = 900;
 
 /// What ends a process without memory: its own abort, the system, a stack that cannot grow.
 const KILLS: [i32; 3] = [6, 9, 11];
 
-/// A valid progressive JPEG of one grey, `side` pixels square, a multiple of 64. Its decoder takes much memory of its own.
-fn progressive(side: u16) -> Vec<u8> {
+/// A valid progressive JPEG of one colour, `side` pixels square, a multiple of 64. Its decoder takes much memory of its own: 2
+/// bytes a pixel for each of its `parts`, one for grey and three for colour.
+fn progressive(side: u16, parts: u8) -> Vec<u8> {
     let [high, low] = side.to_be_bytes();
     let mut jpeg = vec![0xff, 0xd8, 0xff, 0xdb, 0, 67, 0];
     jpeg.extend([1; 64]);
-    jpeg.extend([0xff, 0xc2, 0, 11, 8, high, low, high, low, 1, 1, 0x11, 0]);
+    let frame = [0, 8 + 3 * parts, 8, high, low, high, low, parts];
+    jpeg.extend([0xff, 0xc2].into_iter().chain(frame));
+    jpeg.extend((1..=parts).flat_map(|part| [part, 0x11, 0]));
     // One code of one bit, for a block whose mean is that of the block before.
     jpeg.extend([0xff, 0xc4, 0, 20, 0, 1]);
     jpeg.extend([0; 16]);
-    jpeg.extend([0xff, 0xda, 0, 8, 1, 1, 0, 0, 0, 0]);
-    let blocks = usize::from(side / 8).pow(2);
+    jpeg.extend([0xff, 0xda, 0, 6 + 2 * parts, parts]);
+    jpeg.extend((1..=parts).flat_map(|part| [part, 0]));
+    jpeg.extend([0; 3]);
+    let blocks = usize::from(side / 8).pow(2) * usize::from(parts);
     jpeg.resize(jpeg.len() + blocks / 8, 0);
     jpeg.extend([0xff, 0xd9]);
     jpeg
@@ -47,7 +52,7 @@ fn progressive(side: u16) -> Vec<u8> {
 /// Pictures of all kinds, some of them heavy, some of no use.
 fn corpus() -> Corpus {
     let corpus = Corpus::mixed(12, 30);
-    corpus.write("images/heavy.jpg", &progressive(4032));
+    corpus.write("images/heavy.jpg", &progressive(4032, 1));
     let mut names = vec!["heavy.jpg".to_owned()];
     let golden = repository().join("tests/golden/images");
     for entry in fs::read_dir(golden).expect("the golden pictures") {
@@ -144,7 +149,7 @@ fn any_limit_of_memory_ends_the_build_and_spoils_nothing() {
 #[test]
 fn a_suspect_is_not_judged_without_memory() {
     let corpus = Corpus::good(13, 6);
-    corpus.write("images/heavy.jpg", &progressive(9984));
+    corpus.write("images/heavy.jpg", &progressive(9984, 3));
     corpus.write_lines("e.jsonl", &[vqa("images/heavy.jpg", "what?", "that")]);
     let clean = built(corpus);
     let output = output(&clean);

@@ -75,13 +75,16 @@ impl Context {
 /// Preparers with their scratch buffers, one for each thread that needs one.
 pub(crate) struct Preparers {
     recipe: ImageRecipe,
+    /// Scratch memory that each may keep between images.
+    keep_bytes: u64,
     idle: Mutex<Vec<Preparer>>,
 }
 
 impl Preparers {
-    pub(crate) fn new(recipe: ImageRecipe) -> Self {
+    pub(crate) fn new(recipe: ImageRecipe, keep_bytes: u64) -> Self {
         Self {
             recipe,
+            keep_bytes,
             idle: Mutex::default(),
         }
     }
@@ -90,7 +93,8 @@ impl Preparers {
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Preparer) -> T) -> T {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = idle().pop();
-        let mut preparer = taken.unwrap_or_else(|| Preparer::new(self.recipe.clone()));
+        let fresh = || Preparer::new(self.recipe.clone()).keeping(self.keep_bytes);
+        let mut preparer = taken.unwrap_or_else(fresh);
         let result = work(&mut preparer);
         idle().push(preparer);
         result

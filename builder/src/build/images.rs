@@ -263,7 +263,7 @@ async fn prepare(
     };
     let patches_bytes = probed.patches_bytes();
     permit.resize(bytes.len() as u64 + patches_bytes);
-    let turn = context.decoding.turn(item, probed.working_bytes).await;
+    let turn = context.decoding.turn(item, probed.scratch_bytes).await;
     let (send, outcome) = oneshot::channel();
     let worker = Arc::clone(&context);
     context.pool.spawn(move || {

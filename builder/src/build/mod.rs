@@ -131,17 +131,22 @@ fn build_all(options: &BuildOptions, stop: &Stop, progress: &Progress) -> Result
     if !options.parts.is_empty() {
         setup.publisher.create_folder(Path::new(PARTS_FOLDER))?;
     }
+    let decoding = Decoding::new(
+        options.threads,
+        options.memory_budget_bytes / 2,
+        progress.clone(),
+    );
     let context = Arc::new(Context {
         image_metadata: sink::image_metadata(&setup.image_recipe),
         sample_metadata: sink::sample_metadata(setup.text.recipe()),
-        preparers: Preparers::new(setup.image_recipe.clone()),
+        preparers: Preparers::new(setup.image_recipe.clone(), decoding.share_bytes()),
         buffers: context::Buffers::default(),
         gate: gate::Gate::new(options.threads),
         budget: budget::Budget::new(
             options.memory_budget_bytes / 2,
             estimate.largest_image_bytes,
         ),
-        decoding: Decoding::new(options.threads, options.memory_budget_bytes / 2),
+        decoding,
         in_flight: notes.in_flight,
         damaged: options.repair.clone().unwrap_or_default(),
         mending: Mending::new(options.repair.is_some()),

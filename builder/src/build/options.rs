@@ -15,8 +15,11 @@ use crate::text::{LabelRule, Overlong};
 
 /// Default target size of a shard.
 pub const SHARD_BYTES: u64 = 512 << 20;
-/// Default bound on bytes in flight.
-pub const MEMORY_BUDGET_BYTES: u64 = 2 << 30;
+/// Least default bound on bytes in flight.
+const MEMORY_BUDGET_BYTES: u64 = 2 << 30;
+/// What the default bound has for each thread, if that is more: all of them can decode photographs of 12 megapixels, and
+/// turn them.
+const THREAD_BYTES: u64 = 256 << 20;
 
 /// The configuration of a build. It is resolved into the recipe, which stands in the manifest.
 #[derive(Debug, Clone)]
@@ -79,6 +82,12 @@ pub struct BuildOptions {
     pub restart: bool,
     /// After the commit, removes the folders of earlier plans.
     pub prune: bool,
+}
+
+/// Default bound on bytes in flight for that many `threads`.
+#[must_use]
+pub fn memory_budget_bytes(threads: usize) -> u64 {
+    MEMORY_BUDGET_BYTES.max(threads as u64 * THREAD_BYTES)
 }
 
 /// A number of records or a part of all of them.

@@ -43,6 +43,8 @@ pub struct Counters {
     pub bytes_out: AtomicU64,
     /// Records rejected so far.
     pub rejects: AtomicU64,
+    /// Nanoseconds in which a decoder had nothing to do because the next picture found no memory.
+    pub(crate) short_of_memory: AtomicU64,
     /// Nanoseconds that all threads together spent in each stage.
     busy: [AtomicU64; 3],
     /// The same without waiting: nanoseconds of CPU time.
@@ -104,6 +106,7 @@ struct Reading {
     records: u64,
     bytes_in: u64,
     bytes_out: u64,
+    short_of_memory: u64,
     busy: [u64; 3],
 }
 
@@ -296,6 +299,7 @@ impl Shared {
             records: load(&self.counters.records),
             bytes_in: load(&self.counters.bytes_in),
             bytes_out: load(&self.counters.bytes_out),
+            short_of_memory: load(&self.counters.short_of_memory),
             busy: std::array::from_fn(|stage| load(&self.counters.busy[stage])),
         }
     }
@@ -334,7 +338,8 @@ impl Shared {
         text
     }
 
-    /// The stage that was busiest, as a share of what it could do; fetching if none was busy.
+    /// The stage that was busiest, as a share of what it could do, or memory if decoders had to wait for it longer; fetching
+    /// if it was neither.
     fn limiting(&self, old: &Reading, new: &Reading, seconds: f64) -> Option<&'static str> {
         let used = |stage: Stage, threads: u64| {
             let nanos = new.busy[stage as usize].saturating_sub(old.busy[stage as usize]);
@@ -344,10 +349,12 @@ impl Shared {
         {
             return None;
         }
+        let short = new.short_of_memory.saturating_sub(old.short_of_memory);
         let shares = [
             ("decode", used(Stage::Decode, self.threads)),
             ("tokenise", used(Stage::Tokenise, self.threads)),
             ("write", used(Stage::Write, 1)),
+            ("memory", ratio(short, 1) / 1e9 / seconds),
         ];
         let busiest = shares
             .into_iter()
@@ -372,4 +379,28 @@ fn per_second(old: u64, new: u64, seconds: f64) -> f64 {
 )]
 fn whole(rate: f64) -> u64 {
     rate as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decoders_that_wait_for_memory_are_limited_by_it_and_not_by_fetching() {
+        let progress = Progress::silent(16);
+        let limiting = |decode: u64, short_of_memory: u64| {
+            let new = Reading {
+                images: 1,
+                short_of_memory,
+                busy: [decode, 0, 0],
+                ..Reading::default()
+            };
+            progress.shared.limiting(&Reading::default(), &new, 1.0)
+        };
+        let second = 1_000_000_000;
+        assert_eq!(limiting(4 * second, 0), Some("fetch"));
+        assert_eq!(limiting(4 * second, second * 9 / 10), Some("memory"));
+        assert_eq!(limiting(15 * second, second / 2), Some("decode"));
+        assert_eq!(limiting(4 * second, second / 10), Some("fetch"));
+    }
 }

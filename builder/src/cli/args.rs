@@ -127,9 +127,9 @@ pub(crate) struct BuildArgs {
     /// Threads that prepare images and text [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Bound on bytes in flight between fetch and write
-    #[arg(long, default_value = "2GiB", value_parser = parse_bytes, value_name = "SIZE")]
-    pub(crate) memory_budget: u64,
+    /// Bound on bytes in flight between fetch and write [default: 2GiB, or 256MiB for each thread if that is more]
+    #[arg(long, value_parser = parse_bytes, value_name = "SIZE")]
+    pub(crate) memory_budget: Option<u64>,
     /// S3 endpoint, for servers other than Amazon's [default: what the AWS settings say, as in AWS_ENDPOINT_URL]
     #[arg(long, value_name = "URL")]
     pub(crate) s3_endpoint: Option<String>,

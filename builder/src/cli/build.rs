@@ -10,7 +10,7 @@ use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use super::args::{BuildArgs, Command, OnReject};
 use super::worker::{Chosen, choose};
 use super::{DONE, printer};
-use crate::build::options::RejectLimit;
+use crate::build::options::{RejectLimit, memory_budget_bytes};
 use crate::build::{
     self, BuildOptions, BuildReport, PartReport, PlanReport, Progress, REJECTS_KEPT, SplitReport,
     Stop,
@@ -90,6 +90,7 @@ fn options(args: &BuildArgs) -> Result<(BuildOptions, Option<Chosen>)> {
     let chosen = choose(args.worker.as_ref(), args.workers, |name| {
         std::env::var(name).ok()
     })?;
+    let threads = args.threads.map_or_else(cores, usize::from);
     let options = BuildOptions {
         inputs: args.input.clone(),
         model: args.model.clone(),
@@ -109,8 +110,10 @@ fn options(args: &BuildArgs) -> Result<(BuildOptions, Option<Chosen>)> {
         shard_bytes: args.shard_bytes,
         splits: args.split.clone(),
         max_rejects: reject_limit(args)?,
-        threads: args.threads.map_or_else(cores, usize::from),
-        memory_budget_bytes: args.memory_budget,
+        threads,
+        memory_budget_bytes: args
+            .memory_budget
+            .unwrap_or_else(|| memory_budget_bytes(threads)),
         s3_endpoint: args.s3_endpoint.clone(),
         allowed_buckets: args.allow_bucket.clone(),
         deadlines: Deadlines::default(),

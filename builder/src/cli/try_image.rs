@@ -40,7 +40,8 @@ pub(super) fn run(args: &TryImageArgs) -> Result<u8> {
         .read_to_end(&mut bytes)
         .map_err(Error::io("read", "stdin"))?;
     if let Ok(probe) = probe(&bytes, &recipe) {
-        let needed = usize::try_from(probe.working_bytes).unwrap_or(usize::MAX);
+        let needed = usize::try_from(probe.scratch_bytes + probe.patches_bytes());
+        let needed = needed.unwrap_or(usize::MAX);
         // A child that dies for want of memory would say nothing about the image.
         if MmapMut::map_anon(needed.saturating_add(MEMORY_SPARE_BYTES)).is_err() {
             return Ok(NO_MEMORY);

@@ -102,7 +102,7 @@ impl Decoder {
     /// Buffers worth shrinking between images.
     pub(super) fn buffers(&mut self) -> [&mut Vec<u8>; 3] {
         let [cmyk] = self.jpeg.buffers();
-        [cmyk, &mut self.rgb, &mut self.raw]
+        [&mut self.rgb, &mut self.raw, cmyk]
     }
 }
 

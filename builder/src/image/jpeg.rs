@@ -14,6 +14,21 @@ use crate::reject::{Reason, Reject};
 /// Most scans of a progressive JPEG: encoders write about 10, and each scan costs a whole pass.
 const MAX_SCANS: u32 = 100;
 
+/// The marker before a scan's header.
+const SCAN: u8 = 0xda;
+
+/// Frames of progressive files.
+const PROGRESSIVE: [u8; 4] = [0xc2, 0xc6, 0xca, 0xce];
+
+/// Bytes of a coefficient in the library.
+const COEFFICIENT_BYTES: u64 = 2;
+
+/// Bytes of the lines that the library works on, for each column.
+const COLUMN_BYTES: u64 = 160;
+
+/// Bytes of the library's tables, whatever the size.
+const LIBRARY_BYTES: u64 = 256 << 10;
+
 /// The JPEG decoder and its buffer, reused from image to image.
 pub(super) struct JpegDecoder {
     inner: Decompressor,
@@ -146,7 +161,7 @@ pub(super) fn div255(value: u32) -> u8 {
     (((biased >> 8) + biased) >> 8) as u8
 }
 
-/// The marker segments before the first scan: (marker, payload). Ends at the first fault.
+/// The marker segments up to the header of the first scan: (marker, payload). Ends at the first fault.
 pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     let mut at = 2;
     std::iter::from_fn(move || {
@@ -162,12 +177,15 @@ pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
             at += 1;
             match marker {
                 0x00 | 0x01 | 0xd0..=0xd8 => {}
-                0xd9 | 0xda => return None,
+                0xd9 => return None,
                 _ => {
                     let field = bytes.get(at..at + 2)?;
                     let length = usize::from(u16::from_be_bytes([field[0], field[1]]));
                     let payload = bytes.get(at + 2..at + length.max(2))?;
                     at += length.max(2);
+                    if marker == SCAN {
+                        at = bytes.len();
+                    }
                     return Some((marker, payload));
                 }
             }
@@ -175,10 +193,13 @@ pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
+fn is_frame(marker: u8) -> bool {
+    matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc)
+}
+
 /// (width, height) of the frame header.
 pub(super) fn dimensions(bytes: &[u8]) -> Result<(u32, u32), Reject> {
-    let frame = segments(bytes)
-        .find(|(marker, _)| matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc));
+    let frame = segments(bytes).find(|(marker, _)| is_frame(*marker));
     let (_, payload) = frame.ok_or_else(truncated)?;
     let [precision, h1, h0, w1, w0, parts, ..] = *payload else {
         return Err(corrupt("JPEG"));
@@ -193,6 +214,54 @@ pub(super) fn dimensions(bytes: &[u8]) -> Result<(u32, u32), Reject> {
         u32::from(u16::from_be_bytes([w1, w0])),
         u32::from(u16::from_be_bytes([h1, h0])),
     ))
+}
+
+/// What decoding `bytes` takes at most by its headers, in bytes: the pixels with what a CMYK file is converted from; and,
+/// until they are there, the library's lines, and all coefficients where they come in several scans, as in progressive files.
+pub(super) fn decoder_bytes(bytes: &[u8]) -> (u64, u64) {
+    let (mut size, mut parts) = ([0; 2], &[][..]);
+    let (mut progressive, mut in_scan) = (false, None);
+    for (marker, payload) in segments(bytes) {
+        match (marker, payload) {
+            (SCAN, [count, ..]) => in_scan = Some(usize::from(*count)),
+            (_, [_, h1, h0, w1, w0, _, rest @ ..]) if is_frame(marker) => {
+                size = [[*h1, *h0], [*w1, *w0]].map(|side| u64::from(u16::from_be_bytes(side)));
+                parts = rest.as_chunks::<3>().0;
+                progressive = PROGRESSIVE.contains(&marker);
+            }
+            _ => {}
+        }
+    }
+    let [height, width] = size;
+    let several_scans = progressive || in_scan.is_some_and(|count| count < parts.len());
+    let coefficients = if several_scans {
+        coefficients(height, width, parts)
+    } else {
+        0
+    };
+    let colors = if parts.len() == 4 { 3 + 4 } else { 3 };
+    let lines = LIBRARY_BYTES + COLUMN_BYTES * width;
+    (colors * height * width, lines + coefficients)
+}
+
+/// Bytes of all coefficients of an image with such `parts`: id, sampling factors, table.
+fn coefficients(height: u64, width: u64, parts: &[[u8; 3]]) -> u64 {
+    let factors = |part: &[u8; 3]| {
+        (
+            u64::from(part[1] & 15).max(1),
+            u64::from(part[1] >> 4).max(1),
+        )
+    };
+    let down = parts.iter().map(|part| factors(part).0).max().unwrap_or(1);
+    let across = parts.iter().map(|part| factors(part).1).max().unwrap_or(1);
+    // Whole blocks of 8 by 8 pixels, and whole groups of those.
+    let groups = height.div_ceil(8 * down) * width.div_ceil(8 * across);
+    let blocks: u64 = parts
+        .iter()
+        .map(factors)
+        .map(|(down, across)| down * across)
+        .sum();
+    groups * blocks * 64 * COEFFICIENT_BYTES
 }
 
 #[cfg(test)]
@@ -213,7 +282,8 @@ mod tests {
     fn walks_segments_and_stops_at_faults() {
         let bytes = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc0\x00\x03x\xff\xda\x00\x02";
         let found: Vec<_> = segments(bytes).collect();
-        assert_eq!(found, [(0xe0, &b"ab"[..]), (0xc0, &b"x"[..])]);
+        let scan = (SCAN, &b""[..]);
+        assert_eq!(found, [(0xe0, &b"ab"[..]), (0xc0, &b"x"[..]), scan]);
         assert_eq!(segments(b"\xff\xd8\xff\xe0\xff\xff").count(), 0);
         assert_eq!(segments(b"\xff\xd8").count(), 0);
     }

@@ -10,17 +10,20 @@ use super::decode::{self, Decoder, guarded};
 use super::exif;
 use super::fast;
 use super::header::{Format, Header};
-use super::orient;
 use super::patchify::patchify_into;
 use super::profile::{Generation, Kernel, KeyRule, Profile};
 use super::recipe::ImageRecipe;
 use super::resize::{Code, Exact, resize};
 use super::size::target_size;
+use super::{jpeg, orient};
 use crate::reject::{Reason, Reject};
 
-/// Scratch buffers above this size are freed after use: one huge image must not cost a thread its
-/// memory for the rest of the build.
-const KEEP_BYTES: usize = 64 << 20;
+/// Rows of the source, for each by which the height shrinks, that a block of rows of the result needs: as many, and
+/// the kernel's reach.
+const BLOCK_ROWS: usize = 16 + 4;
+
+/// Bytes of the kernels' weights and windows for each row and column, before and after.
+const WEIGHT_BYTES: u64 = 96;
 
 /// One prepared image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +45,8 @@ pub struct Probe {
     pub target: [u32; 2],
     /// The patch grid: frames (always 1), rows, columns.
     pub grid_thw: [i32; 3],
-    /// Upper estimate of the memory that preparing takes, patches included, in bytes.
-    pub working_bytes: u64,
+    /// Upper estimate of the memory that preparing takes beside the image and its patches, in bytes.
+    pub scratch_bytes: u64,
 }
 
 impl Probe {
@@ -97,23 +100,34 @@ impl Job {
         ]
     }
 
-    fn working_bytes(&self) -> u64 {
+    /// Bytes that preparing `bytes` takes, patches left out.
+    fn scratch_bytes(&self, bytes: &[u8], recipe: &ImageRecipe) -> u64 {
         let source = self.header.pixels() as u64;
-        let target = u64::from(self.target.0) * u64::from(self.target.1);
-        let decoder = match self.header.format {
-            // Pixels, CMYK, and the coefficients of a progressive file.
-            Format::Jpeg => 3 + 4 + 8,
+        let (pixels, decoder) = match self.header.format {
+            Format::Jpeg => jpeg::decoder_bytes(bytes),
             // Pixels and raw samples.
-            Format::Png => 3 + 8,
-            Format::Gif => 3 + 1,
+            Format::Png => ((3 + 8) * source, 0),
+            Format::Gif => ((3 + 1) * source, 0),
             // Pixels, RGBA, planes.
-            Format::Webp => 3 + 4 + 4,
+            Format::Webp => ((3 + 4 + 4) * source, 0),
         };
         let upright = if self.orientation == 1 { 0 } else { 3 * source };
-        // Between the passes: at most one side at its longer length.
-        let between = u64::from(self.source.0.max(self.target.0))
-            * u64::from(self.source.1.max(self.target.1));
-        decoder * source + upright + 3 * between + 6 * target
+        let resized = 3 * u64::from(self.target.0) * u64::from(self.target.1);
+        let later = upright + self.between_bytes(recipe) + resized;
+        pixels + decoder.max(later)
+    }
+
+    /// Bytes of the weights of resizing, and of what lies between its two passes.
+    fn between_bytes(&self, recipe: &ImageRecipe) -> u64 {
+        let wide = |(height, width): (u32, u32)| (height as usize, width as usize);
+        let [from, to] = [self.source, self.target].map(wide);
+        let (rows, width) = match recipe.kernel {
+            Kernel::Pillow if recipe.pass_order.vertical_first(from, to) => (to.0, from.1),
+            Kernel::Fast => (from.0, to.1),
+            _ => (from.0.min(BLOCK_ROWS * from.0.div_ceil(to.0)), to.1),
+        };
+        let sides = from.0 + from.1 + to.0 + to.1;
+        3 * (rows * width) as u64 + WEIGHT_BYTES * sides as u64
     }
 }
 
@@ -128,7 +142,7 @@ pub fn probe(bytes: &[u8], recipe: &ImageRecipe) -> Result<Probe, Reject> {
         source: [job.source.0, job.source.1],
         target: [job.target.0, job.target.1],
         grid_thw: job.grid(recipe),
-        working_bytes: job.working_bytes(),
+        scratch_bytes: job.scratch_bytes(bytes, recipe),
     })
 }
 
@@ -139,6 +153,7 @@ pub struct Preparer {
     decoder: Option<Decoder>,
     resizer: Resizer,
     code: Code,
+    keep_bytes: usize,
     upright: Vec<u8>,
     between: Vec<u8>,
     resized: Vec<u8>,
@@ -153,6 +168,7 @@ impl Preparer {
             decoder: None,
             resizer: Resizer::new(),
             code: Code::best(),
+            keep_bytes: usize::MAX,
             upright: Vec::new(),
             between: Vec::new(),
             resized: Vec::new(),
@@ -169,6 +185,14 @@ impl Preparer {
     #[must_use]
     pub fn scalar(mut self) -> Self {
         self.code = Code::Scalar;
+        self
+    }
+
+    /// The same preparer, which frees between images whatever of its scratch memory is beyond `bytes`: one huge image
+    /// must not cost a thread its memory for the rest of the build.
+    #[must_use]
+    pub fn keeping(mut self, bytes: u64) -> Self {
+        self.keep_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self
     }
 
@@ -264,17 +288,57 @@ impl Preparer {
         })
     }
 
-    /// Frees what only a huge image needed.
-    fn shrink(&mut self) {
-        let own = [&mut self.upright, &mut self.between, &mut self.resized];
+    /// Scratch buffers; first those that every image needs.
+    fn buffers(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
         let decoders = self.decoder.as_mut().map(Decoder::buffers);
-        for buffer in own.into_iter().chain(decoders.into_iter().flatten()) {
-            if buffer.len() > KEEP_BYTES {
-                *buffer = Vec::new();
-            }
-        }
-        if self.resizer.size_of_internal_buffers() > KEEP_BYTES {
+        let own = [&mut self.resized, &mut self.upright, &mut self.between];
+        decoders.into_iter().flatten().chain(own)
+    }
+
+    /// Frees what is beyond the memory that may be kept.
+    fn shrink(&mut self) {
+        let mut left = self.keep_bytes;
+        if self.resizer.size_of_internal_buffers() > left {
             self.resizer.reset_internal_buffers();
         }
+        left -= self.resizer.size_of_internal_buffers();
+        for buffer in self.buffers() {
+            if buffer.capacity() > left {
+                *buffer = Vec::new();
+            }
+            left -= buffer.capacity();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::profile::Generation;
+    use super::*;
+    use crate::model::family::Family;
+
+    #[test]
+    fn scratch_within_the_bound_is_used_again_and_what_is_beyond_is_freed() {
+        let family = Family::Qwen3Vl;
+        let (profile, generation) = (Profile::TvPath, Generation::V5);
+        let constants = family.constants();
+        let recipe = ImageRecipe::new(profile, generation, family, &constants, None, None).unwrap();
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/images/");
+        let bytes = std::fs::read(format!("{folder}rgb_420_baseline.jpg")).unwrap();
+        let kept = |preparer: &mut Preparer| {
+            preparer.prepare(&bytes).unwrap();
+            let buffers = preparer.buffers().filter(|buffer| !buffer.is_empty());
+            let buffers = buffers.map(|buffer| (buffer.as_ptr(), buffer.capacity()));
+            buffers.collect::<Vec<_>>()
+        };
+        let mut preparer = Preparer::new(recipe);
+        let all = kept(&mut preparer);
+        assert_eq!(kept(&mut preparer), all);
+        let sum: usize = all.iter().map(|(_, bytes)| bytes).sum();
+        let mut exact = preparer.keeping(sum as u64);
+        assert_eq!(kept(&mut exact), all);
+        let mut less = exact.keeping(sum as u64 - 1);
+        assert_eq!(kept(&mut less), all[..all.len() - 1]);
+        assert_eq!(kept(&mut less.keeping(0)), []);
     }
 }

@@ -11,6 +11,7 @@ mod ids;
 mod scan;
 mod splits;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -28,7 +29,7 @@ pub use splits::{SplitPlan, SplitShare, default_partitions};
 use crate::error::{Error, Result};
 use crate::limits::LINE_BYTES_MAX;
 use crate::record::{self, Shape};
-use crate::reject::{Reason, Reject};
+use crate::reject::{Reason, Reject, kept};
 use crate::source::link::{self, Base, Link, Policy};
 use crate::source::stamp;
 
@@ -223,7 +224,7 @@ impl Plan {
         Ok(Ok(()))
     }
 
-    /// The link of an image, as its record writes it, resolved.
+    /// The link of an image, as a reject keeps it, and resolved.
     ///
     /// # Errors
     /// [`Error::Input`] if the record no longer holds it: the input changed while it was read.
@@ -231,23 +232,21 @@ impl Plan {
         let planned = self.images[image as usize];
         let file = self.file_of(planned.record);
         let mut line = Vec::new();
-        let found = match self.read_line(planned.record, &mut line)? {
-            Ok(()) => record::scan_links(&line, file.shape, &self.record_options)
-                .ok()
-                .and_then(|links| {
-                    links
-                        .iter()
-                        .filter_map(|raw| {
-                            let link = link::resolve(raw, &file.base, &self.policy).ok()?;
-                            Some((raw.to_string(), link))
-                        })
-                        .nth(usize::from(planned.position))
-                }),
+        let links = match self.read_line(planned.record, &mut line)? {
+            Ok(()) => record::scan_links(&line, file.shape, &self.record_options).ok(),
             Err(_) => None,
         };
-        found
-            .filter(|(_, link)| link.key() == planned.key.0)
-            .ok_or_else(|| file.changed())
+        let resolved = |raw: &Cow<'_, str>| {
+            let link = link::resolve(raw, &file.base, &self.policy).ok()?;
+            (link.key() == planned.key.0).then(|| (kept(raw), link))
+        };
+        // Only a link that is not allowed, before it, moves it from its place. Resolving decodes images in the text.
+        let links = links.unwrap_or_default();
+        let mut from = links
+            .get(usize::from(planned.position)..)
+            .unwrap_or_default()
+            .iter();
+        from.find_map(resolved).ok_or_else(|| file.changed())
     }
 
     /// # Errors
@@ -271,4 +270,42 @@ impl Plan {
 fn stamp_of(file: &File, path: &Path) -> Result<String> {
     let meta = file.metadata().map_err(Error::io("stat", path))?;
     Ok(stamp(&meta))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::stop::Stop;
+
+    #[test]
+    fn each_link_is_found_again_and_shown_without_its_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        let inline = format!("data:image/png;base64,{}", "A".repeat(4000));
+        let line = format!(
+            r#"{{"question": "q", "answer": "a", "image": ["../no", "a", "/no", "{inline}", "./a", "http://no", "b"]}}"#
+        );
+        std::fs::write(&path, line).unwrap();
+        let file = ToScan {
+            name: "a.jsonl".into(),
+            uri: "a.jsonl".into(),
+            etag: None,
+            base: Base::parse(dir.path().to_str().unwrap()).unwrap(),
+            path,
+        };
+        let (policy, options, stop) = (Policy::default(), Default::default(), Stop::default());
+        let collected = collect(vec![file], None, &options, &policy, &stop, &|_| {}).unwrap();
+        let plan = Plan::new(collected, policy, options, 0, &[], Some(1)).unwrap();
+        let links: Vec<_> = (0..3)
+            .map(|image| plan.image_link(image).unwrap())
+            .collect();
+        let [(a, first), (shown, second), (b, third)] = links.as_slice() else {
+            panic!("{links:?}");
+        };
+        assert_eq!((a.as_str(), first.canonical()), ("a", "a"));
+        assert_eq!((b.as_str(), third.canonical()), ("b", "b"));
+        assert!(second.canonical().starts_with("data:"));
+        assert!(inline.starts_with(shown.trim_end_matches('.')) && shown.len() < 300);
+        assert_eq!(plan.images.len(), 3);
+    }
 }

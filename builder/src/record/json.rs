@@ -3,6 +3,7 @@
 //! Owns the byte positions of JSON faults. Depth is bounded by the parser's own limit of 128 levels.
 //! Invariant: an object returned here has unique keys at every level, in the order of the line.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
@@ -33,10 +34,40 @@ pub(super) fn parse_line(line: &[u8]) -> Result<Map<String, Value>, Reject> {
 
 /// Parses any JSON text by the same rules.
 pub(super) fn parse_value(text: &str) -> Result<Value, serde_json::Error> {
-    let mut source = serde_json::Deserializer::from_str(text);
+    let text = without_negative_zeros(text);
+    let mut source = serde_json::Deserializer::from_str(&text);
     let value = Strict.deserialize(&mut source)?;
     source.end()?;
     Ok(value)
+}
+
+/// `text`, as long as before, without the sign of each integer `-0`: Python reads it as 0, the parser as the float -0.0.
+fn without_negative_zeros(text: &str) -> Cow<'_, str> {
+    if !text.contains("-0") {
+        return Cow::Borrowed(text);
+    }
+    let mut out = text.as_bytes().to_vec();
+    let (mut in_string, mut escaped) = (false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'-' if !in_string && is_zero(&text[..at], &text[at + 1..]) => out[at] = b' ',
+            _ => {}
+        }
+    }
+    String::from_utf8(out).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// Whether the sign after `before` and before `after` is that of an integer 0.
+fn is_zero(before: &str, after: &str) -> bool {
+    let is_exponent = before.ends_with(['e', 'E']);
+    let rest = after.strip_prefix('0');
+    let ends = |rest: &str| {
+        !rest.starts_with(['.', 'e', 'E']) && !rest.starts_with(|c: char| c.is_ascii_digit())
+    };
+    !is_exponent && rest.is_some_and(ends)
 }
 
 /// The reject for a parser's fault; the parser's own words stay out of it.

@@ -29,7 +29,7 @@ pub(super) fn messages(object: &Map<String, Value>) -> Result<Vec<Message>, Reje
             .ok_or_else(|| wrong("each of `messages` must be an object"))?;
         match turns::speaker(text_at(entry, "role")?)? {
             Speaker::Plain(role) => turns.push(message(entry, role)?),
-            Speaker::Call => turns::push_calls(&mut turns, text_at(entry, "content")?)?,
+            Speaker::Call => turns::push_calls(&mut turns, entry, text_at(entry, "content")?)?,
         }
     }
     Ok(turns)
@@ -49,6 +49,7 @@ fn message(entry: &Map<String, Value>, role: Role) -> Result<Message, Reject> {
     Ok(Message {
         role,
         content,
+        reasoning: turns::reasoning(entry, role)?,
         tool_calls,
     })
 }

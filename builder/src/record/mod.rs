@@ -22,6 +22,22 @@ use crate::reject::{Reason, Reject};
 pub use detect::detect;
 pub use scan::scan_links;
 
+/// Fields that would change what is learnt, and why they are refused.
+const UNSUPPORTED: &[(&[&str], &str)] = &[
+    (
+        &["video", "videos", "audio", "audios"],
+        "only text and images are supported",
+    ),
+    (
+        &["objects"],
+        "boxes are not put into the text: write them there",
+    ),
+    (
+        &["rejected_response"],
+        "nothing is learnt from answers that were not chosen: leave them out",
+    ),
+];
+
 /// How a record is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -135,6 +151,8 @@ pub struct Message {
     pub role: Role,
     /// What is said; empty for an empty string.
     pub content: Vec<Part>,
+    /// What was thought before, in an assistant's turn only.
+    pub reasoning: Option<String>,
     /// Calls, in an assistant's turn only.
     pub tool_calls: Vec<ToolCall>,
 }
@@ -171,10 +189,11 @@ pub fn parse(line: &[u8], shape: Shape, options: &RecordOptions) -> Result<Recor
             format!("no field `{key}`, which the shape `{}` needs", shape.name()),
         ));
     }
-    for key in ["video", "videos", "audio", "audios"] {
-        if object.get(key).is_some_and(|value| !is_nothing(value)) {
-            let what = format!("field `{key}`: only text and images are supported");
-            return Err(Reject::new(Reason::WrongType, what));
+    for (keys, why) in UNSUPPORTED {
+        for key in *keys {
+            if object.get(*key).is_some_and(|value| !is_nothing(value)) {
+                return Err(wrong(format!("field `{key}`: {why}")));
+            }
         }
     }
     let id = match object.get("id") {
@@ -234,12 +253,13 @@ fn finish(
     })
 }
 
-/// Null, an empty string or an empty list: what exporters write for "none".
+/// Null, an empty string or an empty list, or an object of nothing else: what exporters write for "none".
 fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),
         Value::Array(list) => list.is_empty(),
+        Value::Object(object) => object.values().all(is_nothing),
         _ => false,
     }
 }
@@ -257,5 +277,7 @@ fn text_at<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, Rej
         .ok_or_else(|| wrong(format!("field `{key}` must be a string")))
 }
 
+#[cfg(test)]
+mod learning_tests;
 #[cfg(test)]
 mod tests;

@@ -66,6 +66,7 @@ pub(super) fn vqa(object: &Map<String, Value>) -> Result<Vec<Message>, Reject> {
         Message {
             role: Role::User,
             content,
+            reasoning: None,
             tool_calls: Vec::new(),
         },
         turns::plain(Role::Assistant, text_at(object, "answer")?),
@@ -90,8 +91,11 @@ fn turn_list(
             .ok_or_else(|| wrong(format!("each of `{list_key}` must be an object")))?;
         let text = text_at(entry, text_key)?;
         match turns::speaker(text_at(entry, role_key)?)? {
-            Speaker::Plain(role) => turns.push(turns::plain(role, text)),
-            Speaker::Call => turns::push_calls(&mut turns, text)?,
+            Speaker::Plain(role) => turns.push(Message {
+                reasoning: turns::reasoning(entry, role)?,
+                ..turns::plain(role, text)
+            }),
+            Speaker::Call => turns::push_calls(&mut turns, entry, text)?,
         }
     }
     Ok(turns)

@@ -5,18 +5,22 @@ use serde_json::json;
 
 use super::*;
 
-const STRIP: RecordOptions = RecordOptions {
+pub(super) const STRIP: RecordOptions = RecordOptions {
     image_tag: ImageTag::Strip,
 };
 const INPLACE: RecordOptions = RecordOptions {
     image_tag: ImageTag::Inplace,
 };
 
-fn record(shape: Shape, options: RecordOptions, value: &Value) -> Result<Record, Reject> {
+pub(super) fn record(
+    shape: Shape,
+    options: RecordOptions,
+    value: &Value,
+) -> Result<Record, Reject> {
     parse(value.to_string().as_bytes(), shape, &options)
 }
 
-fn reason(shape: Shape, value: &Value) -> Reason {
+pub(super) fn reason(shape: Shape, value: &Value) -> Reason {
     record(shape, STRIP, value).unwrap_err().reason
 }
 
@@ -278,6 +282,17 @@ fn records_with_nothing_to_learn_or_other_types_are_refused() {
             .unwrap_err()
             .reason,
         Reason::WrongType
+    );
+}
+
+#[test]
+fn an_integer_zero_has_no_sign_as_in_python() {
+    let line = r#"{"tools": [{"n": [-0, -0.0, -0e1, 1e-0, -0], "-0 \"": "-0", "m": -0}], "question": "q", "answer": "a"}"#;
+    let made = parse(line.as_bytes(), Shape::Vqa, &STRIP).unwrap();
+    let tool = &made.tools.unwrap()[0];
+    assert_eq!(
+        tool.to_string(),
+        r#"{"n":[0,-0.0,-0.0,1.0,0],"-0 \"":"-0","m":0}"#
     );
 }
 

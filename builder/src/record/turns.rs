@@ -36,6 +36,7 @@ pub(super) fn plain(role: Role, text: &str) -> Message {
     Message {
         role,
         content: text_parts(text),
+        reasoning: None,
         tool_calls: Vec::new(),
     }
 }
@@ -49,8 +50,37 @@ pub(super) fn text_parts(text: &str) -> Vec<Part> {
     }
 }
 
-/// Adds the calls in `text` as an assistant's turn; calls in a row share one turn.
-pub(super) fn push_calls(turns: &mut Vec<Message>, text: &str) -> Result<(), Reject> {
+/// The thoughts in an assistant's turn, which is learnt whole or refused.
+pub(super) fn reasoning(turn: &Map<String, Value>, role: Role) -> Result<Option<String>, Reject> {
+    if role != Role::Assistant {
+        return Ok(None);
+    }
+    for key in ["loss", "weight"] {
+        let value = turn.get(key).unwrap_or(&Value::Null);
+        if *value == Value::Bool(false) || value.as_f64() == Some(0.0) {
+            return Err(wrong(format!(
+                "field `{key}` of an assistant's turn is `{value}`: every such turn is learnt"
+            )));
+        }
+    }
+    match turn.get("reasoning_content") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(wrong("field `reasoning_content` must be a string")),
+    }
+}
+
+/// Adds the calls in `text`, that of `turn`, as an assistant's turn; calls in a row share one turn.
+pub(super) fn push_calls(
+    turns: &mut Vec<Message>,
+    turn: &Map<String, Value>,
+    text: &str,
+) -> Result<(), Reject> {
+    if reasoning(turn, Role::Assistant)?.is_some_and(|text| !text.is_empty()) {
+        return Err(wrong(
+            "field `reasoning_content` in a turn of calls alone: write it in the turn of an assistant",
+        ));
+    }
     let value = json::parse_value(text)
         .map_err(|_| wrong("a function call's text must be JSON with `name` and `arguments`"))?;
     let mut added = match value {
@@ -64,6 +94,7 @@ pub(super) fn push_calls(turns: &mut Vec<Message>, text: &str) -> Result<(), Rej
         _ => turns.push(Message {
             role: Role::Assistant,
             content: Vec::new(),
+            reasoning: None,
             tool_calls: added,
         }),
     }

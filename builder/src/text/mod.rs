@@ -282,6 +282,7 @@ impl TextPreparer {
         let turn = |role, content| Message {
             role,
             content,
+            reasoning: None,
             tool_calls: Vec::new(),
         };
         let text = |text: &str| Part::Text(text.into());
@@ -384,5 +385,7 @@ fn unusable(model: &ModelFolder, what: &str) -> Error {
     }
 }
 
+#[cfg(test)]
+mod template_tests;
 #[cfg(test)]
 mod tests;

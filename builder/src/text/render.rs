@@ -93,6 +93,8 @@ fn environment(source: String) -> Result<Environment<'static>, TemplateError> {
 struct Turn<'a> {
     role: &'a str,
     content: Content<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<Call<'a>>,
 }
@@ -151,6 +153,7 @@ impl<'a> From<&'a Message> for Turn<'a> {
         Self {
             role: message.role.name(),
             content,
+            reasoning_content: message.reasoning.as_deref(),
             tool_calls: calls.collect(),
         }
     }

@@ -103,6 +103,10 @@ fn mask(message: &Message, letter: char) -> Message {
                 image @ Part::Image { .. } => image.clone(),
             })
             .collect(),
+        reasoning: message
+            .reasoning
+            .as_deref()
+            .map(|text| mask_text(text, letter).into_owned()),
         tool_calls: message
             .tool_calls
             .iter()
@@ -149,6 +153,9 @@ fn each_text(messages: &[Message], tools: Option<&[Value]>, visit: &mut impl FnM
             if let Part::Text(text) = part {
                 visit(text);
             }
+        }
+        if let Some(text) = &message.reasoning {
+            visit(text);
         }
         for call in &message.tool_calls {
             visit(&call.name);

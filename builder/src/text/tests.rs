@@ -11,7 +11,7 @@ use serde_json::json;
 use super::*;
 use crate::record::ToolCall;
 
-fn tiny() -> PathBuf {
+pub(super) fn tiny() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny")
 }
 
@@ -21,7 +21,7 @@ fn preparer(options: TextOptions) -> TextPreparer {
     TextPreparer::new(&MODEL, TextRecipe::new(&MODEL, options)).unwrap()
 }
 
-fn say(role: Role, text: &str) -> Message {
+pub(super) fn say(role: Role, text: &str) -> Message {
     let content = if text.is_empty() {
         vec![]
     } else {
@@ -30,11 +30,12 @@ fn say(role: Role, text: &str) -> Message {
     Message {
         role,
         content,
+        reasoning: None,
         tool_calls: vec![],
     }
 }
 
-fn record(messages: Vec<Message>) -> Record {
+pub(super) fn record(messages: Vec<Message>) -> Record {
     let parts = messages.iter().flat_map(|message| &message.content);
     let links = parts.filter_map(|part| match part {
         Part::Image { link } => Some(link.clone()),
@@ -179,6 +180,7 @@ fn user() -> impl Strategy<Value = Message> {
     (role, proptest::collection::vec(part, 0..4)).prop_map(|(role, content)| Message {
         role,
         content,
+        reasoning: None,
         tool_calls: vec![],
     })
 }
@@ -192,6 +194,7 @@ fn assistant() -> impl Strategy<Value = Message> {
     (parts, proptest::collection::vec(call, 0..2)).prop_map(|(content, tool_calls)| Message {
         role: Role::Assistant,
         content,
+        reasoning: None,
         tool_calls,
     })
 }
@@ -332,6 +335,7 @@ fn grids_that_cannot_be_merged_are_rejected() {
     let user = Message {
         role: Role::User,
         content: vec![image],
+        reasoning: None,
         tool_calls: vec![],
     };
     let record = record(vec![user, say(Role::Assistant, "a")]);
@@ -346,85 +350,6 @@ fn grids_that_cannot_be_merged_are_rejected() {
     ] {
         let reject = preparer.prepare(&record, grids).unwrap_err();
         assert_eq!(reject.reason, Reason::ImageTokensMismatch, "{grids:?}");
-    }
-}
-
-/// The small model with another template.
-fn with_template(source: &str) -> Result<TextPreparer, Error> {
-    let dir = tempfile::tempdir().unwrap();
-    for name in ["tokenizer.json", "preprocessor_config.json", "config.json"] {
-        std::fs::copy(tiny().join(name), dir.path().join(name)).unwrap();
-    }
-    std::fs::write(dir.path().join("chat_template.jinja"), source).unwrap();
-    let model = ModelFolder::open(dir.path()).unwrap();
-    TextPreparer::new(&model, TextRecipe::new(&model, TextOptions::default()))
-}
-
-/// The markup of Qwen2-VL and Qwen2.5-VL: a system turn by default, lines ended by the template's own.
-const QWEN2: &str = "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}<|im_start|>system
-You are a helpful assistant.<|im_end|>
-{% endif %}<|im_start|>{{ m['role'] }}
-{% if m['content'] is string %}{{ m['content'] }}<|im_end|>
-{% else %}{% for c in m['content'] %}{% if c['type'] == 'image' or 'image' in c %}<|vision_start|><|image_pad|><|vision_end|>{% elif 'text' in c %}{{ c['text'] }}{% endif %}{% endfor %}<|im_end|>
-{% endif %}{% endfor %}";
-
-#[test]
-fn templates_of_the_older_families_are_labelled_by_the_same_rule() {
-    let preparer = with_template(QWEN2).unwrap();
-    let image = Part::Image { link: "x".into() };
-    let user = Message {
-        role: Role::User,
-        content: vec![image, Part::Text("assistant\nq".into())],
-        tool_calls: vec![],
-    };
-    let record = record(vec![
-        user,
-        say(Role::Assistant, "a"),
-        say(Role::User, "r"),
-        say(Role::Assistant, "b"),
-    ]);
-    let prepared = preparer.prepare(&record, &[[1, 2, 2]]).unwrap();
-    assert_eq!(
-        preparer.decode(&prepared.input_ids),
-        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n<|vision_start|><|image_pad|>\
-         <|vision_end|>assistant\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nr<|im_end|>\n\
-         <|im_start|>assistant\nb<|im_end|>\n"
-    );
-    let learnt: Vec<i32> = prepared
-        .labels
-        .iter()
-        .copied()
-        .filter(|label| *label != IGNORED)
-        .collect();
-    assert_eq!(preparer.decode(&learnt), "a<|im_end|>\nb<|im_end|>\n");
-}
-
-#[test]
-fn templates_of_other_families_and_hostile_ones_are_refused() {
-    for (source, want) in [
-        (
-            "{% for m in messages %}[{{ m.role }}]{% endfor %}",
-            "renders 0 of 1 images",
-        ),
-        (
-            "{{ raise_exception('no images') }}",
-            "refuses the record: no images",
-        ),
-        ("{{ strftime_now('%Y') }}", "asks for the time"),
-        (
-            "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
-            "steps",
-        ),
-        (
-            "{% for a in range(9000) %}{{ 'x' * 100000 }}{% endfor %}",
-            "gives more than 67108864 bytes",
-        ),
-        ("{% if %}", "does not compile at line 1"),
-        ("{% include 'etc/passwd' %}", "does not compile at line 1"),
-        ("{{ messages.nothing.more }}", "undefined value"),
-    ] {
-        let error = with_template(source).unwrap_err();
-        assert!(error.to_string().contains(want), "{source}: {error}");
     }
 }
 
