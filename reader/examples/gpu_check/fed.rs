@@ -34,11 +34,14 @@ fn options(cache: &Path, pixels: Pixels, layout: Layout) -> ReaderOptions {
     options
 }
 
+/// Tensors, and where they lie.
+type Placed = Vec<(Tensor, Range<usize>)>;
+
 /// Where each tensor of the next batch lies in the consumer's memory, once it is on its way there; none where the epoch ends.
 fn deliver(
     reader: &mut DeviceReader,
     memory: &mut Option<(Consumer, usize)>,
-) -> Result<Option<Vec<(Tensor, Range<usize>)>>> {
+) -> Result<Option<Placed>> {
     let tensors = match reader.next_batch(None)? {
         DeviceStep::Batch(batch) => batch.tensors().to_vec(),
         DeviceStep::EpochEnd | DeviceStep::TimedOut => return Ok(None),
