@@ -10,7 +10,7 @@ use std::time::Instant;
 use stoker_formats::{ContentHash, Counts};
 use stoker_reader::{
     CacheUnits, Cursor, Dealing, GlobalBatch, Held, Modalities, OrderOptions, PartitionUnits,
-    Placement, Position, Schedule, Shuffle, World, WorldSizes, assign, deal,
+    Placement, Position, Resume, Schedule, Shuffle, World, WorldSizes, assign, deal,
 };
 
 /// A cache of `partitions` partitions of about `units` units, in shards of 1,000.
@@ -134,6 +134,54 @@ fn dealings(what: &str, batch: &GlobalBatch, world: &World, placement: &Placemen
     }
 }
 
+/// Saving cursors of mixtures, and inside of a global batch.
+fn cursors(world: &World) {
+    for count in [2, 16] {
+        let caches: Vec<_> = (0..count).map(|name| cache(name, 96, 5_000)).collect();
+        let weights: Vec<f64> = (0..count).map(|cache| 1.0 + f64::from(cache)).collect();
+        let options = OrderOptions::default();
+        let schedule = Schedule::new(&caches, Some(&weights), &options, 1024).expect("an order");
+        let what = format!("save a cursor, {count} caches, at the next border");
+        time(&what, 400, |number| {
+            let at = Position {
+                epoch: 3,
+                position: number * 1024,
+            };
+            black_box(Cursor::new(&schedule, at).to_json());
+        });
+    }
+    let one = Schedule::new(
+        &[cache(1, 960, 10_417)],
+        None,
+        &OrderOptions::default(),
+        1024,
+    );
+    let one = one.expect("an order");
+    let held = |node| {
+        let partitions = (0..960).filter(|partition| partition % 8 == node);
+        partitions
+            .map(|partition| Held {
+                cache: 0,
+                partition,
+            })
+            .collect()
+    };
+    let placement = Placement::new(&(0..8).map(held).collect::<Vec<Vec<_>>>());
+    let placement = placement.expect("a placement");
+    let resume = Resume {
+        at: Position::default(),
+        micro_batches_delivered: 1,
+    };
+    let dealing = Dealing::default();
+    time(
+        "save a cursor inside of a batch, 8 x 8, 960 partitions",
+        1000,
+        |_| {
+            black_box(Cursor::within(&one, resume, world, &placement, &dealing).to_json());
+        },
+    );
+}
+
 fn main() {
     println!(
         "{:64} {:>10} {:>10} {:>10}",
@@ -218,9 +266,10 @@ fn main() {
     });
     let one_node = one_node.expect("a world");
     dealings("64 on a node", &batch, &one_node, &Placement::everywhere());
+    cursors(&world);
     let cursor = Cursor::new(&schedule, batch.next);
     let json = cursor.to_json();
-    time("save a cursor", 1000, |_| {
+    time("save a cursor, one cache, at a border", 1000, |_| {
         black_box(Cursor::new(&schedule, batch.next).to_json());
     });
     time("read a cursor and resume", 1000, |_| {

@@ -29,8 +29,6 @@ const UNBALANCED: Dealing = Dealing {
 /// What is wrong with a cursor that no program wrote so.
 const OTHER_FIELDS: &str = "a field is unknown or missing in its version";
 
-const GEOMETRY_CONTEXT: &[u8] = b"stoker cursor geometry 1\n";
-
 /// Where a run stands, independent of ranks and nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor(Fields);
@@ -135,7 +133,7 @@ impl Cursor {
                 world_size: world.world_size(),
                 micro_batch_size: world.micro_batch_size(),
                 global_batch_size: world.global_batch_size(),
-                placement: geometry(world, placement),
+                placement: placement.geometry(world),
                 dealing: Some(name(dealing)),
             });
         }
@@ -292,7 +290,7 @@ impl Cursor {
         differs(Difference::MicroBatchSize, saved, given)?;
         let (saved, given) = (within.global_batch_size, world.global_batch_size());
         differs(Difference::GlobalBatchSize, saved, given)?;
-        let (saved, given) = (within.placement, geometry(world, placement));
+        let (saved, given) = (within.placement, placement.geometry(world));
         differs(Difference::Placement, saved, given)?;
         let before = || name(&UNBALANCED);
         let saved = within.dealing.clone().unwrap_or_else(before);
@@ -333,18 +331,6 @@ fn list(counts: &[u64]) -> String {
 fn name(dealing: &Dealing) -> String {
     let dummies = if dealing.dummy_image { " dummy" } else { "" };
     format!("{} {}{dummies}", dealing.balance, dealing.modalities)
-}
-
-/// The hash of what decides who reads which unit besides the sizes.
-fn geometry(world: &World, placement: &Placement) -> ContentHash {
-    let mut hasher = ContentHasher::new();
-    hasher.update(GEOMETRY_CONTEXT);
-    hasher.update(&world.num_nodes().to_le_bytes());
-    for node in world.nodes() {
-        hasher.update(&node.to_le_bytes());
-    }
-    hasher.update(&placement.hash().0);
-    hasher.finish()
 }
 
 /// Whether cursors of a schedule count the units of each cache.

@@ -3,6 +3,8 @@
 //! Owns the quotas and the block pattern. Invariant: in each epoch of the mixture every cache gets exactly its quota,
 //! in each block its share to within one unit, and both are computed with integers only.
 
+use std::cmp::Ordering;
+
 use crate::order_error::OrderError;
 
 /// Units of a block, about: short enough to be laid out in no time, long enough to hold every cache.
@@ -30,6 +32,31 @@ pub(crate) struct Block {
     pub(crate) start: u64,
     /// For each of its positions the cache, and which of that cache's units in this epoch.
     pub(crate) turns: Vec<(u32, u64)>,
+}
+
+/// A turn of a cache in a block, which is as far in it as `place` is in what `count` units take.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    place: u64,
+    count: u64,
+    cache: u64,
+}
+
+impl Turn {
+    /// Turn `turn` of the `count` of one of `caches` caches. Those of one cache are evenly spaced, and each cache begins a
+    /// little later than the one before.
+    fn new(caches: u64, cache: u64, turn: u64, count: u64) -> Self {
+        Self {
+            place: turn * 2 * caches + 2 * cache + 1,
+            count,
+            cache,
+        }
+    }
+
+    fn order(&self, other: &Self) -> Ordering {
+        let (left, right) = (self.place * other.count, other.place * self.count);
+        left.cmp(&right).then(self.cache.cmp(&other.cache))
+    }
 }
 
 impl Mixture {
@@ -76,13 +103,30 @@ impl Mixture {
     /// Units of each cache in the positions of an epoch before `position`.
     pub(crate) fn given(&self, position: u64) -> Vec<u64> {
         let number = self.number_at(position);
-        let caches = 0..self.quotas.len() as u64;
-        let mut given: Vec<u64> = caches.map(|cache| self.before(cache, number)).collect();
-        let block = self.block(number);
-        for (cache, _) in &block.turns[..(position - block.start) as usize] {
-            given[*cache as usize] += 1;
+        let caches = self.quotas.len() as u64;
+        let before: Vec<u64> = (0..caches)
+            .map(|cache| self.before(cache, number))
+            .collect();
+        let counts: Vec<u64> = (0..caches)
+            .zip(&before)
+            .map(|(cache, before)| self.before(cache, number + 1) - before)
+            .collect();
+        let units: u64 = counts.iter().sum();
+        let inside = position - before.iter().sum::<u64>();
+        // A cursor is saved often, so the block is not laid out. As turns are evenly spaced, each cache has had its share of what
+        // comes before, to within a turn for each cache; the last of them are counted one by one.
+        let share = |count: &u64| (count * inside.saturating_sub(caches) / units).saturating_sub(1);
+        let mut turns: Vec<u64> = counts.iter().map(share).collect();
+        for _ in turns.iter().sum::<u64>()..inside {
+            let next = (0..caches as usize)
+                .filter(|cache| turns[*cache] < counts[*cache])
+                .map(|cache| Turn::new(caches, cache as u64, turns[cache], counts[cache]))
+                .min_by(Turn::order);
+            if let Some(next) = next {
+                turns[next.cache as usize] += 1;
+            }
         }
-        given
+        before.iter().zip(turns).map(|(a, b)| a + b).collect()
     }
 
     /// The block that `position` is in.
@@ -110,20 +154,15 @@ impl Mixture {
             let from = self.before(cache, number);
             let count = self.before(cache, number + 1) - from;
             for turn in 0..count {
-                // Turns of one cache are evenly spaced, and each cache begins a little later than the one before.
-                let place = turn * 2 * caches + 2 * cache + 1;
-                turns.push((place, count, cache, from + turn));
+                turns.push((Turn::new(caches, cache, turn, count), from + turn));
             }
         }
-        turns.sort_unstable_by(|a, b| {
-            let (left, right) = (a.0 * b.1, b.0 * a.1);
-            left.cmp(&right).then(a.2.cmp(&b.2))
-        });
+        turns.sort_unstable_by(|(one, _), (other, _)| one.order(other));
         Block {
             start: self.start(number),
             turns: turns
                 .into_iter()
-                .map(|(_, _, cache, unit)| (cache as u32, unit))
+                .map(|(turn, unit)| (turn.cache as u32, unit))
                 .collect(),
         }
     }
@@ -169,5 +208,38 @@ fn quotas(epoch_len: u64, caches: usize, weights: &[f64]) -> Result<Vec<u64>, Or
             epoch: epoch_len,
             weight: weights[cache],
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_is_what_the_turns_before_say() {
+        let many: Vec<u64> = (1..=60).map(|cache| cache * cache).collect();
+        let mixtures: [(&[u64], Option<&[f64]>); 6] = [
+            (&[5000], None),
+            (&[1, 1, 1], None),
+            (&[4000, 4000, 4000], None),
+            (&[3000, 70, 1, 999], Some(&[1.0, 1e-3, 0.3, 7.0])),
+            (&[900; 16], Some(&[1.0; 16])),
+            (&many, None),
+        ];
+        for (lengths, weights) in mixtures {
+            let mixture = Mixture::new(lengths, weights).unwrap();
+            let mut given = vec![0; lengths.len()];
+            let mut position = 0;
+            while position < mixture.epoch_len() {
+                let block = mixture.block_at(position);
+                for (cache, unit) in block.turns {
+                    assert_eq!(mixture.given(position), given, "{lengths:?} {position}");
+                    assert_eq!(unit, given[cache as usize]);
+                    given[cache as usize] += 1;
+                    position += 1;
+                }
+            }
+            assert_eq!(given, mixture.quotas());
+        }
     }
 }
