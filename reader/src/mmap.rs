@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use memmap2::{Advice, MmapOptions};
+use memmap2::{Advice, MmapOptions, UncheckedAdvice};
 
 /// The number of the system call cachestat, on all architectures.
 const CACHESTAT: libc::c_long = 451;
@@ -69,6 +69,23 @@ impl Mapping {
         range
             .and_then(|(offset, length)| self.0.get(offset..)?.get(..length))
             .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Takes the whole pages of `length` bytes at `offset` out of the mapping, until somebody reads them again.
+    pub(crate) fn forget(&self, offset: u64, length: u64) {
+        let page = rustix::param::page_size() as u64;
+        let start = offset.next_multiple_of(page);
+        let end = offset.saturating_add(length) / page * page;
+        if let (Ok(start), Some(Ok(length))) = (
+            usize::try_from(start),
+            end.checked_sub(start).map(usize::try_from),
+        ) {
+            // SAFETY: pages of a shared mapping of a file come back from the file with the same bytes. What fails costs memory.
+            let _ = unsafe {
+                self.0
+                    .unchecked_advise_range(UncheckedAdvice::DontNeed, start, length)
+            };
+        }
     }
 
     /// Asks the system to read `length` bytes at `offset` ahead.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::error::Result;
 use crate::mmap::Mapping;
-use crate::page_cache::Filled;
+use crate::page_cache::{Filled, forget};
 use crate::remote_cache::LockedFile;
 use crate::sync::unpoisoned;
 
@@ -109,6 +109,15 @@ impl OpenFile {
         if let Some(filled) = &self.filled {
             filled.expect(self.file(), self.size, offset, length);
         }
+    }
+
+    /// Gives the pages of `length` bytes at `offset` back to the system.
+    pub(crate) fn forget(&self, offset: u64, length: u64) {
+        // Those that are mapped stay in the page cache.
+        if let Some(mapping) = self.mapping.get() {
+            mapping.forget(offset, length);
+        }
+        forget(self.file(), offset, length);
     }
 
     /// The file's mapping, made when it is first asked for.

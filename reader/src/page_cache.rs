@@ -94,10 +94,12 @@ fn advise(file: &File, offset: u64, length: u64, advice: Advice) {
 #[cfg(test)]
 mod tests {
     use std::io::{IoSliceMut, Write};
+    use std::os::unix::fs::FileExt;
 
     use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
     use super::*;
+    use crate::open_files::OpenFile;
 
     #[test]
     fn each_block_is_taken_once() {
@@ -197,6 +199,28 @@ mod tests {
             let before = asked_for();
             filled.expect(&open, size, BLOCK + 5, 100);
             assert_eq!(asked_for(), before);
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_leaves_the_page_cache_mapped_or_not() {
+        for is_mapped in [false, true] {
+            let (_file, open, size) = forgotten();
+            let told = looked_up(&open, size - 1) == Some(false);
+            let open = OpenFile::new(open, size);
+            let mut bytes = vec![0; usize::try_from(size).unwrap()];
+            if is_mapped {
+                bytes.copy_from_slice(open.mapping().unwrap().bytes(0, size).unwrap());
+            } else {
+                open.file().read_exact_at(&mut bytes, 0).unwrap();
+            }
+            open.forget(1, size - 1);
+            // A look asks for what it misses, so there is one only.
+            let is_there = looked_up(open.file(), size / 2);
+            assert!(!told || is_there == Some(false), "{is_mapped}");
+            if is_mapped {
+                assert_eq!(open.mapping().unwrap().bytes(0, size).unwrap(), bytes);
+            }
         }
     }
 

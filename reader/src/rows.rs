@@ -17,7 +17,6 @@ use crate::index_store::IndexStore;
 use crate::io::{Backend, ReadShard};
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles};
 use crate::open_shard::{check_head, open_shard};
-use crate::page_cache::forget;
 use crate::remote_cache::RemoteCache;
 use crate::sample_text::{SampleText, parts};
 use crate::stats::Counters;
@@ -420,7 +419,7 @@ impl Rows {
             .map_err(|error| self.read_fault(row, error))?;
         self.counters.image_bytes(entry.length);
         if self.drop_pages {
-            forget(file.file(), entry.offset, entry.length);
+            file.forget(entry.offset, entry.length);
         }
         if let Some(hasher) = hasher {
             if hasher.finish() != entry.checksum {
