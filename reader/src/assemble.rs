@@ -234,13 +234,14 @@ impl Maker<'_> {
         if let Some(ids) = &mut out.sample_ids {
             ids.push(String::from_utf8_lossy(scratch.text.sample_id()).into_owned());
         }
-        self.images(sample, &mut out.patch, &mut out.parts, scratch)
+        self.images(sample, entry, &mut out.patch, &mut out.parts, scratch)
     }
 
     /// The patches of one sample's images from patch `patch` on.
     fn images(
         &self,
         sample: Sample,
+        of_sample: &SampleEntry,
         patch: &mut usize,
         parts: &mut Parts<'_>,
         scratch: &mut Scratch,
@@ -256,7 +257,15 @@ impl Maker<'_> {
             * look.pixels.frames(model.temporal_patch_size)
             * look.pixels.bytes();
         for (image, grid) in scratch.images.iter().zip(&scratch.grids) {
-            let entry = rows.image_entry(sample, *image)?;
+            let entry = rows.image_entry(sample, *image);
+            let entry = entry.map_err(|error| match error {
+                // The number comes from the sample's row.
+                Error::NoRow { .. } => {
+                    let what = "an image number that the partition does not have";
+                    rows.sample_fault(sample, of_sample, what)
+                }
+                error => error,
+            })?;
             let count = grid.iter().map(|side| *side as usize).product::<usize>();
             let bytes = count * model.patch_bytes();
             if entry.grid_thw != *grid || entry.length != bytes as u64 {
