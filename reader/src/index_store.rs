@@ -1,10 +1,13 @@
 //! The indexes of a cache, as the reader uses them.
 //!
-//! Owns where index rows come from: small indexes are kept in memory, hash checked; those of a large cache are read row by
-//! row from their files, and hashed in the background meanwhile. Invariant: opening costs nothing a row.
+//! Owns where index rows come from: small indexes are kept in memory, hash checked; those of large caches are read row by
+//! row from their files, and hashed in the background meanwhile. Invariants: opening costs nothing a row, and what is kept of all
+//! caches of a reader together is bounded.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use stoker_formats::{
     Counts, FileEntry, FileName, Folder, ImageEntry, ImageIndex, ReadAt, SampleEntry, SampleIndex,
@@ -13,9 +16,34 @@ use stoker_formats::{
 use crate::error::{Error, Result};
 use crate::files::{CacheFile, CacheFiles, check_index};
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles, open_sized};
+use crate::reading::Reading;
 
-/// Index bytes of one cache up to which they are kept in memory.
+/// Index bytes that a reader keeps in memory, of all its caches together.
 pub(crate) const KEPT_BYTES: u64 = 24 << 20;
+
+/// Of which caches the indexes are kept: of the smallest ones, as many as `most` bytes have room for.
+pub(crate) fn kept<'a>(caches: impl Iterator<Item = &'a CacheFiles>, most: u64) -> Vec<bool> {
+    let bytes: Vec<u64> = caches
+        .map(|files| {
+            let partitions = files.manifest().partitions.iter();
+            partitions
+                .map(|partition| partition.images.index.bytes + partition.samples.index.bytes)
+                .sum()
+        })
+        .collect();
+    let mut kept = vec![false; bytes.len()];
+    let mut by_size: Vec<usize> = (0..bytes.len()).collect();
+    by_size.sort_by_key(|cache| bytes[*cache]);
+    let mut left = most;
+    for cache in by_size {
+        let Some(rest) = left.checked_sub(bytes[cache]) else {
+            break;
+        };
+        left = rest;
+        kept[cache] = true;
+    }
+    kept
+}
 
 /// The bytes of an index: kept, or in a file that is opened when needed.
 #[derive(Debug)]
@@ -30,7 +58,8 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    fn file(&self) -> io::Result<Option<Arc<OpenFile>>> {
+    /// The open file; none of what is kept.
+    fn file(&self) -> Result<Option<Arc<OpenFile>>> {
         let Self::Filed {
             files,
             open,
@@ -49,9 +78,7 @@ impl Source {
             },
             || Ok(()),
         );
-        // Only the text of the error survives here; it names the file.
         file.map(Some)
-            .map_err(|error| io::Error::other(error.to_string()))
     }
 }
 
@@ -66,7 +93,8 @@ impl ReadAt for Source {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         match self {
             Self::Kept(bytes) => bytes.read_exact_at(buf, offset),
-            Self::Filed { .. } => match self.file()? {
+            // The error goes along, for `read_fault`.
+            Self::Filed { .. } => match self.file().map_err(io::Error::other)? {
                 Some(file) => file.file().read_exact_at(buf, offset),
                 None => Err(io::ErrorKind::NotFound.into()),
             },
@@ -100,30 +128,27 @@ pub(crate) struct IndexStore {
     files: Arc<CacheFiles>,
     open: Arc<OpenFiles>,
     kept: bool,
+    /// What is read for planning.
+    reading: Reading,
     samples: Vec<OnceLock<SampleIndex<Source>>>,
     images: Vec<OnceLock<ImageIndex<Source>>>,
 }
 
 impl IndexStore {
-    /// Reads nothing yet. Indexes of more than `kept_bytes` together stay in their files.
+    /// Reads nothing yet. Indexes that are not `kept` stay in their files.
     pub(crate) fn new(
         cache: u32,
         files: Arc<CacheFiles>,
         open: Arc<OpenFiles>,
-        kept_bytes: u64,
+        kept: bool,
     ) -> Self {
-        let bytes: u64 = files
-            .manifest()
-            .partitions
-            .iter()
-            .map(|partition| partition.images.index.bytes + partition.samples.index.bytes)
-            .sum();
         let partitions = files.partitions() as usize;
         Self {
             cache,
             files,
             open,
-            kept: bytes <= kept_bytes,
+            kept,
+            reading: Reading::new(),
             samples: (0..partitions).map(|_| OnceLock::new()).collect(),
             images: (0..partitions).map(|_| OnceLock::new()).collect(),
         }
@@ -167,12 +192,14 @@ impl IndexStore {
     fn source(&self, kind: FileKind, partition: u32) -> Result<Source> {
         let entry = self.entry(kind, partition)?;
         if !self.kept {
-            return Ok(Source::Filed {
+            let filed = Source::Filed {
                 files: Arc::clone(&self.files),
                 open: Arc::clone(&self.open),
                 id: self.id(kind, partition),
                 entry,
-            });
+            };
+            filed.file()?;
+            return Ok(filed);
         }
         let name = FileName::Index { partition };
         let folder = folder(&self.files, kind);
@@ -228,6 +255,36 @@ impl IndexStore {
         })
     }
 
+    /// Why the row of an index that was opened could not be read.
+    fn read_fault(&self, kind: FileKind, partition: u32, error: io::Error) -> Error {
+        let path = path(&self.files, self.id(kind, partition));
+        match error.downcast::<Error>() {
+            Ok(error) => error,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Error::Damaged {
+                path,
+                what: "the index ends before the row".into(),
+            },
+            Err(error) => Error::io("read", &path)(error),
+        }
+    }
+
+    /// Looks into the sample index of a partition, and tells so if that may be a read of a file.
+    fn look<T>(&self, partition: u32, look: impl FnOnce(&SampleIndex<Source>) -> T) -> Result<T> {
+        let read = || self.sample_index(partition).map(look);
+        let slot = self.samples.get(partition as usize);
+        if self.kept && slot.is_some_and(|slot| slot.get().is_some()) {
+            return read();
+        }
+        self.reading.tell(partition, read)
+    }
+
+    /// The sample index that is being read, and for how long by now.
+    pub(crate) fn reading(&self) -> Option<(PathBuf, Duration)> {
+        let (partition, elapsed) = self.reading.now()?;
+        let id = self.id(FileKind::SampleIndex, partition);
+        Some((path(&self.files, id), elapsed))
+    }
+
     fn row<T>(
         &self,
         kind: FileKind,
@@ -235,9 +292,7 @@ impl IndexStore {
         row: u64,
         found: io::Result<Option<T>>,
     ) -> Result<T> {
-        let found = found.map_err(|error| {
-            Error::io("read", &path(&self.files, self.id(kind, partition)))(error)
-        })?;
+        let found = found.map_err(|error| self.read_fault(kind, partition, error))?;
         found.ok_or(Error::NoRow {
             kind: kind.rows(),
             partition,
@@ -248,13 +303,13 @@ impl IndexStore {
 
     /// The entry of a sample row.
     pub(crate) fn sample(&self, partition: u32, row: u64) -> Result<SampleEntry> {
-        let found = self.sample_index(partition)?.read(row);
+        let found = self.look(partition, |index| index.read(row))?;
         self.row(FileKind::SampleIndex, partition, row, found)
     }
 
     /// What a sample row holds.
     pub(crate) fn counts(&self, partition: u32, row: u64) -> Result<Counts> {
-        let found = self.sample_index(partition)?.read_counts(row);
+        let found = self.look(partition, |index| index.read_counts(row))?;
         self.row(FileKind::SampleIndex, partition, row, found)
     }
 

@@ -16,9 +16,11 @@ use stoker_formats::{ImageIndex, SampleIndex};
 use crate::buffer::Source;
 use crate::error::{Error, Result};
 use crate::expand::Pixels;
-use crate::index_store::KEPT_BYTES;
+use crate::files::CacheFiles;
+use crate::index_store::{KEPT_BYTES, kept, path};
+use crate::open_files::{FileId, FileKind};
 use crate::reader::{Reader, Step};
-use crate::reader_options::ReaderOptions;
+use crate::reader_options::{CacheOptions, ReaderOptions};
 use crate::verify::Verify;
 
 /// Names the cache for a child process that runs one test of this file by itself.
@@ -149,19 +151,221 @@ fn every_damaged_index_is_found_and_a_restore_looks_again() {
 }
 
 #[test]
-fn short_and_lost_indexes_are_named() {
+fn short_and_lost_indexes_are_named_whether_kept_or_not() {
     let folder = made();
     for path in indexes(folder.path()) {
         let bytes = fs::read(&path).unwrap();
-        fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+        let cut = || fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+        for (harm, is_damage) in [
+            (&cut as &dyn Fn(), true),
+            (&|| fs::remove_file(&path).unwrap(), false),
+        ] {
+            let [kept, filed] = [KEPT_BYTES, 0].map(|kept_bytes| {
+                let mut reader = open(folder.path(), kept_bytes, Verify::Off);
+                harm();
+                let fault = epoch(&mut reader).unwrap_err();
+                fs::write(&path, &bytes).unwrap();
+                fault
+            });
+            assert!(
+                kept.to_string().contains(&*path.to_string_lossy()),
+                "{kept}"
+            );
+            assert!(
+                filed.to_string().contains(&*path.to_string_lossy()),
+                "{filed}"
+            );
+            if is_damage {
+                assert_eq!(filed.to_string(), kept.to_string());
+            }
+            assert_eq!((filed.is_damage(), filed.hint()), (is_damage, kept.hint()));
+        }
+        // One that is cut while it is open.
         let mut reader = open(folder.path(), 0, Verify::Off);
-        let fault = epoch(&mut reader).unwrap_err();
-        assert!(
-            fault.to_string().contains(&*path.to_string_lossy()),
-            "{fault}"
-        );
-        fs::write(&path, bytes).unwrap();
+        epoch(&mut reader).unwrap();
+        cut();
+        let fault = (0..1000).find_map(|_| epoch(&mut reader).err()).unwrap();
+        assert!(fault.is_damage(), "{fault}");
+        fs::write(&path, &bytes).unwrap();
     }
+}
+
+#[test]
+fn the_smallest_caches_are_kept_within_one_bound() {
+    let folders: Vec<_> = [23, 5, 90, 6]
+        .map(|rows| {
+            let folder = tempfile::tempdir().unwrap();
+            let content = synthetic::content_of(&[rows, 17, 4]);
+            synthetic::write(folder.path(), &content, &synthetic::opaque_tables());
+            folder
+        })
+        .into();
+    let files: Vec<_> = folders
+        .iter()
+        .map(|folder| CacheFiles::open(folder.path()).unwrap())
+        .collect();
+    let bytes = |cache: usize| {
+        let partitions = files[cache].manifest().partitions.iter();
+        let bytes = partitions.map(|of| of.images.index.bytes + of.samples.index.bytes);
+        bytes.sum::<u64>()
+    };
+    let three = bytes(0) + bytes(1) + bytes(3);
+    let largest = bytes(2);
+    assert!(largest > bytes(0));
+    for (most, expected) in [
+        (u64::MAX, [true; 4]),
+        (three + largest - 1, [true, true, false, true]),
+        (three, [true, true, false, true]),
+        (three - 1, [false, true, false, true]),
+        (bytes(1) + bytes(3), [false, true, false, true]),
+        (bytes(1), [false, true, false, false]),
+        (0, [false; 4]),
+    ] {
+        assert_eq!(kept(files.iter(), most), expected, "{most}");
+    }
+    // And the rows are the same, wherever they come from.
+    let mixture = |kept_bytes| {
+        let mut options = options(folders[0].path(), Verify::FirstRead);
+        options.caches = folders
+            .iter()
+            .map(|folder| CacheOptions::new(folder.path()))
+            .collect();
+        epoch(&mut Reader::open_in(options, kept_bytes, |_| Ok(Source::Plain)).unwrap()).unwrap()
+    };
+    assert!(mixture(three) == mixture(KEPT_BYTES));
+}
+
+/// Puts a FIFO in the place of a file, whose opening hangs until somebody writes.
+fn hang(path: &Path) {
+    fs::remove_file(path).unwrap();
+    let made = Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success());
+}
+
+/// Ends the waiting opens of a FIFO.
+fn release(path: &Path) {
+    drop(
+        fs::File::options()
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap(),
+    );
+}
+
+/// The file that a reader which gets no batch says it waits for.
+fn waited_for(reader: &mut Reader) -> PathBuf {
+    for _ in 0..500 {
+        let step = reader.next_batch(Some(Duration::from_millis(10)));
+        assert!(matches!(step, Ok(Step::TimedOut)), "{step:?}");
+        if let [slow] = &reader.stats().unwrap().slow_reads[..] {
+            return slow.path.clone();
+        }
+    }
+    panic!("no slow read is named");
+}
+
+#[test]
+fn reads_of_indexes_that_hang_are_named() {
+    let folder = made();
+    let found = indexes(folder.path()).into_iter();
+    let samples: Vec<_> = found
+        .filter(|path| SampleIndex::parse(fs::read(path).unwrap()).is_ok())
+        .collect();
+    let mut reader = open(folder.path(), 0, Verify::FirstRead);
+    // As long as no read is slow none is named.
+    assert!(matches!(reader.next_batch(None), Ok(Step::Batch(_))));
+    assert_eq!(reader.stats().unwrap().slow_reads, []);
+    let mut reader = open(folder.path(), 0, Verify::FirstRead);
+    samples.iter().for_each(|path| hang(path));
+    reader.slow = Duration::ZERO;
+    let named = waited_for(&mut reader);
+    assert!(samples.contains(&named), "{}", named.display());
+    samples.iter().for_each(|path| release(path));
+}
+
+#[test]
+fn reads_of_shards_that_hang_are_named() {
+    let folder = made();
+    let mut reader = open(folder.path(), KEPT_BYTES, Verify::FirstRead);
+    let shards: Vec<_> = shards(folder.path(), "text-");
+    shards.iter().for_each(|path| hang(path));
+    reader.slow = Duration::ZERO;
+    for _ in 0..500 {
+        let step = reader.next_batch(Some(Duration::from_millis(10)));
+        assert!(matches!(step, Ok(Step::TimedOut)), "{step:?}");
+        let slow = reader.stats().unwrap().slow_reads;
+        // Every thread waits for one.
+        if slow.len() == reader.options().threads {
+            assert!(
+                slow.iter().all(|slow| shards.contains(&slow.path)),
+                "{slow:?}"
+            );
+            shards.iter().for_each(|path| release(path));
+            return;
+        }
+    }
+    panic!("no slow read is named");
+}
+
+/// The shards in the folder that begins with `folder`.
+fn shards(root: &Path, folder: &str) -> Vec<PathBuf> {
+    let folders = fs::read_dir(root).unwrap().map(|entry| entry.unwrap());
+    let of_kind = folders.filter(|entry| entry.file_name().to_string_lossy().starts_with(folder));
+    let shards = of_kind.flat_map(|entry| fs::read_dir(entry.path().join("shards")).unwrap());
+    shards.map(|shard| shard.unwrap().path()).collect()
+}
+
+#[test]
+fn an_image_number_that_is_damaged_is_a_fault_of_the_sample() {
+    let folder = made();
+    let files = CacheFiles::open(folder.path()).unwrap();
+    let id = FileId {
+        cache: 0,
+        kind: FileKind::SampleIndex,
+        partition: 0,
+        ordinal: 0,
+    };
+    let index = SampleIndex::parse(fs::read(path(&files, id)).unwrap()).unwrap();
+    let (row, entry) = (0..index.len())
+        .map(|row| (row, index.read(row).unwrap().unwrap()))
+        .find(|(_, entry)| entry.n_images > 0)
+        .unwrap();
+    let shard = FileId {
+        kind: FileKind::SampleShard,
+        ordinal: entry.shard,
+        ..id
+    };
+    // The highest byte of the number, so that it is beyond all images.
+    flip(&path(&files, shard), entry.images + 3);
+    let mut reader = open(folder.path(), KEPT_BYTES, Verify::Off);
+    let fault = (0..1000).find_map(|_| epoch(&mut reader).err()).unwrap();
+    assert!(fault.is_damage(), "{fault}");
+    let text = fault.to_string();
+    assert!(
+        text.contains("an image number that the partition does not have"),
+        "{text}"
+    );
+    assert!(
+        text.contains(&*path(&files, shard).to_string_lossy()),
+        "{text}"
+    );
+    assert!(text.contains(&format!("row {row}")), "{text}");
+}
+
+#[test]
+fn the_peak_of_bytes_in_flight_outlives_a_restore() {
+    let folder = made();
+    let mut reader = open(folder.path(), KEPT_BYTES, Verify::FirstRead);
+    epoch(&mut reader).unwrap();
+    let peak = reader.stats().unwrap().peak_bytes_in_flight;
+    assert!(peak > 0);
+    reader.restore(&reader.cursor().unwrap()).unwrap();
+    let stats = reader.stats().unwrap();
+    assert_eq!(
+        (stats.bytes_in_flight, stats.peak_bytes_in_flight),
+        (0, peak)
+    );
 }
 
 /// Bounds the address space of this process to `more` than it has now, or not at all.

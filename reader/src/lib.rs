@@ -62,6 +62,7 @@ mod placement;
 mod presence;
 mod reader;
 mod reader_options;
+mod reading;
 mod remote_cache;
 mod rows;
 mod sample_text;

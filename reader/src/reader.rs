@@ -28,7 +28,7 @@ use crate::schedule::{Position, Schedule};
 use crate::stats::{Consumer, Counters, Stats};
 use crate::unit::PartitionUnits;
 use crate::units::Units;
-use crate::work::{BatchWork, Plan};
+use crate::work::{BatchWork, Plan, SLOW};
 use crate::world::World;
 
 /// How long a stopped reader waits for its threads. A thread inside a read that hangs is left to end by itself.
@@ -61,6 +61,8 @@ pub struct Reader {
     ended: bool,
     waiting_since: Option<Instant>,
     first_fault: Option<String>,
+    /// How long a read may take before it is named; shorter in tests.
+    pub(crate) slow: Duration,
 }
 
 impl std::fmt::Debug for Reader {
@@ -86,7 +88,7 @@ impl Reader {
         Self::open_in(options, KEPT_BYTES, |_| Ok(Source::Plain))
     }
 
-    /// As [`open`](Self::open), with batches in memory of `source`, and `kept_bytes` of each cache's indexes.
+    /// As [`open`](Self::open), with batches in memory of `source`, and at most `kept_bytes` of indexes.
     pub(crate) fn open_in(
         options: ReaderOptions,
         kept_bytes: u64,
@@ -185,6 +187,7 @@ impl Reader {
             ended: false,
             waiting_since: None,
             first_fault: None,
+            slow: SLOW,
             options,
         })
     }
@@ -279,6 +282,7 @@ impl Reader {
         remote.inspect(|remote| remote.end());
         if let Some(mut pipeline) = self.pipeline.take() {
             pipeline.stop(Some(STOP_LIMIT));
+            self.counters.peak(pipeline.bytes().1);
         }
         remote.inspect(|remote| remote.wait(until));
         self.waiting_since = None;
@@ -431,7 +435,7 @@ impl Reader {
             pipeline.map_or(0, Pipeline::queued),
             pipeline.map_or((0, 0), Pipeline::bytes),
             self.plan.rows.remote().map_or((0, 0), RemoteCache::bytes),
-            pipeline.map_or_else(Vec::new, |pipeline| pipeline.work().slow_reads()),
+            pipeline.map_or_else(Vec::new, |pipeline| pipeline.work().slow_reads(self.slow)),
         ))
     }
 }

@@ -6,14 +6,16 @@
 mod ahead;
 mod elsewhere;
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stoker_formats::{Counts, IGNORED_LABEL, ImageEntry, RowHasher, SampleEntry};
 
 use crate::bits::Bits;
 use crate::error::{Error, Result};
 use crate::files::CacheFiles;
-use crate::index_store::IndexStore;
+use crate::index_store::{IndexStore, kept};
 use crate::io::{Backend, ReadShard};
 use crate::open_files::{FileId, FileKind, OpenFile, OpenFiles};
 use crate::open_shard::{check_head, open_shard};
@@ -60,7 +62,7 @@ pub(crate) struct How {
     pub(crate) drop_pages: bool,
     /// Whether more than is asked for is brought into the page cache, where it will be wanted.
     pub(crate) fills: bool,
-    /// Bytes of each cache's indexes up to which they are kept in memory.
+    /// Bytes of all caches' indexes that are kept in memory.
     pub(crate) kept_bytes: u64,
 }
 
@@ -83,16 +85,12 @@ impl Rows {
         counters: Arc<Counters>,
     ) -> Self {
         let open = Arc::new(OpenFiles::new());
+        let kept = kept(caches.iter().map(|(files, _)| &**files), how.kept_bytes);
         let caches = (0u32..)
-            .zip(caches)
-            .map(|(number, (files, read))| Source {
+            .zip(caches.into_iter().zip(kept))
+            .map(|(number, ((files, read), kept))| Source {
                 read,
-                index: IndexStore::new(
-                    number,
-                    Arc::clone(&files),
-                    Arc::clone(&open),
-                    how.kept_bytes,
-                ),
+                index: IndexStore::new(number, Arc::clone(&files), Arc::clone(&open), kept),
                 checked: (0..files.partitions())
                     .map(|_| Default::default())
                     .collect(),
@@ -131,6 +129,13 @@ impl Rows {
             .iter()
             .filter(|source| self.verify != Verify::Off && source.index.is_filed())
             .flat_map(|source| source.read.iter().map(|number| (&source.index, *number)))
+    }
+
+    /// The index files that are being read for planning, and for how long by now.
+    pub(crate) fn reading(&self) -> impl Iterator<Item = (PathBuf, Duration)> {
+        self.caches
+            .iter()
+            .filter_map(|source| source.index.reading())
     }
 
     /// What units are made of.

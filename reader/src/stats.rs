@@ -22,6 +22,8 @@ pub(crate) struct Counters {
     remote_nanos: AtomicU64,
     fetched_bytes: AtomicU64,
     fetched_files: AtomicU64,
+    /// The most bytes in flight of all runs that have ended.
+    peak_bytes: AtomicU64,
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -58,6 +60,10 @@ impl Counters {
 
     pub(crate) fn remote(&self, time: Duration) {
         self.remote_nanos.fetch_add(nanos(time), Ordering::Relaxed);
+    }
+
+    pub(crate) fn peak(&self, bytes: u64) {
+        self.peak_bytes.fetch_max(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn fetched(&self, bytes: u64) {
@@ -188,7 +194,7 @@ pub struct Stats {
     pub file_bytes: Option<u64>,
     /// The stage that held the reader back most.
     pub limit: Limit,
-    /// Reads that have taken longer than 30 s.
+    /// Reads that have taken longer than 30 s, of shards and, for planning, of indexes.
     pub slow_reads: Vec<SlowRead>,
 }
 
@@ -197,7 +203,7 @@ impl Stats {
         counters: &Counters,
         consumer: &Consumer,
         queued: usize,
-        (bytes_in_flight, peak_bytes_in_flight): (u64, u64),
+        (bytes_in_flight, peak_bytes): (u64, u64),
         (evicted_bytes, held_bytes): (u64, u64),
         slow_reads: Vec<SlowRead>,
     ) -> Self {
@@ -255,7 +261,7 @@ impl Stats {
             held_bytes,
             queued,
             bytes_in_flight,
-            peak_bytes_in_flight,
+            peak_bytes_in_flight: peak_bytes.max(counters.peak_bytes.load(Ordering::Relaxed)),
             anonymous_bytes,
             file_bytes,
             limit,

@@ -3,7 +3,6 @@
 //! Owns the way from a position to a batch. Invariant: after a fault nothing more is planned, so the fault is the last
 //! thing that is delivered.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -32,8 +31,8 @@ use crate::sync::unpoisoned;
 use crate::unit::Unit;
 use crate::world::World;
 
-/// Seconds after which a read is named as hanging.
-const SLOW_SECONDS: u64 = 30;
+/// How long a read may take before it is named as hanging.
+pub(crate) const SLOW: Duration = Duration::from_secs(30);
 
 /// What never changes while a reader is open.
 #[derive(Debug)]
@@ -165,19 +164,21 @@ impl BatchWork {
         }
     }
 
-    /// Reads that take suspiciously long.
-    pub(crate) fn slow_reads(&self) -> Vec<SlowRead> {
-        let limit = Duration::from_secs(SLOW_SECONDS);
-        let slow = self.reading.iter().filter_map(|reading| {
+    /// Reads that have taken `limit` or longer, those of indexes included.
+    pub(crate) fn slow_reads(&self, limit: Duration) -> Vec<SlowRead> {
+        let rows = &self.plan.rows;
+        let shards = self.reading.iter().filter_map(|reading| {
             let (file, since) = (*lock(reading))?;
-            let path: PathBuf = self.plan.rows.origin(file)?;
-            let elapsed = since.elapsed();
-            (elapsed >= limit).then_some(SlowRead {
-                path,
-                seconds: elapsed.as_secs_f64(),
-            })
+            Some((rows.origin(file)?, since.elapsed()))
         });
-        slow.collect()
+        let slow = shards
+            .chain(rows.reading())
+            .filter(|(_, elapsed)| *elapsed >= limit);
+        slow.map(|(path, elapsed)| SlowRead {
+            path,
+            seconds: elapsed.as_secs_f64(),
+        })
+        .collect()
     }
 
     fn next_job(&self, ahead: &mut Ahead) -> Result<Job> {
