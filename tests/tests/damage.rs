@@ -88,4 +88,11 @@ fn damage_is_told_even_where_the_cursor_cannot_be_saved() {
     let ended = ended.expect_code(1);
     assert!(ended.stderr.contains("no-folder"), "{}", ended.stderr);
     assert!(ended.stderr.contains("shard"), "{}", ended.stderr);
+    // A device that never ends is no cursor.
+    let ended = Run::stoker(["read", "--batch-size", "1", "--cursor", "/dev/zero"])
+        .args([&cache])
+        .under(&["prlimit", "--as=4000000000"])
+        .end()
+        .expect_code(2);
+    assert!(ended.stderr.contains("no cursor"), "{}", ended.stderr);
 }

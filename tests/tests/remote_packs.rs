@@ -82,6 +82,22 @@ fn tables_come_with_everything_and_with_a_share() {
 }
 
 #[test]
+fn a_damaged_entry_stops_a_push() {
+    let scene = Scene::new(&SAMPLES);
+    pack(&scene.cache(), "first", "8");
+    flip(&scene.cache().join("packs/first.json"));
+    let remote = scene.path("remote");
+    let ended = push(&scene.cache(), &remote.display().to_string()).end();
+    let ended = ended.expect_code(1);
+    assert!(
+        ended.stderr.contains("packs/first.json"),
+        "{}",
+        ended.stderr
+    );
+    assert!(!remote.join("manifest.json").exists());
+}
+
+#[test]
 fn damaged_tables_and_entries_are_mended_and_damage_does_not_spread() {
     let scene = Scene::new(&SAMPLES);
     pack(&scene.cache(), "first", "8");

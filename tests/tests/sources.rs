@@ -155,6 +155,7 @@ fn a_thousand_inputs_need_few_descriptors() {
     for (name, limit) in [
         ("few", "--nofile=1024:1024"),
         ("raised", "--nofile=64:1024"),
+        ("fewest", "--nofile=64:64"),
     ] {
         assert_eq!(fingerprint(name, &["prlimit", limit]), of_all, "{limit}");
     }

@@ -173,9 +173,9 @@ fn restore(reader: &mut Reader, path: &Path) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(Error::io("read", path)(error)),
     };
-    if metadata.len() > MAX_CURSOR_BYTES {
+    if !metadata.is_file() || metadata.len() > MAX_CURSOR_BYTES {
         return Err(Error::Usage {
-            what: format!("no cursor, it is too long: `{}`", path.display()),
+            what: format!("no cursor, but no file or too long: `{}`", path.display()),
             hint: "give the file that an earlier run saved, or a name that does not exist".into(),
         });
     }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Resource, getrlimit};
 use stoker_formats::ImageKey;
 
 use super::scan::{FileScan, Line, ScanOptions, scan_file};
@@ -19,9 +20,9 @@ use crate::source::link::{Base, Policy};
 /// The shape of a file is judged by its first lines: so many bytes, and the rest of the line in which they end.
 const DETECT_BYTES: u64 = 1 << 20;
 
-/// Inputs that stay open: records are read in random order, and a process may have few descriptors. Those beyond are opened for
-/// each look.
-const OPEN_MAX: usize = 256;
+/// Inputs that stay open at most, and at most a quarter of what the process may open: records are read in random order. Those
+/// beyond are opened for each look.
+const OPEN_MAX: u64 = 256;
 
 /// An input file whose plain text lies on a local disk.
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub(crate) fn collect(
         link_starts: vec![0],
         ..Collected::default()
     };
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let open_max = usize::try_from(OPEN_MAX.min(allowed / 4)).unwrap_or(0);
     let mut numbers = HashMap::new();
     for file in files {
         let shape = match shape {
@@ -77,7 +80,7 @@ pub(crate) fn collect(
         let scanned = scan_file(&text, &file.path, options, stop, on_bytes)?;
         let first_record = u32::try_from(collected.lines.len()).unwrap_or(u32::MAX);
         let planned = PlannedFile {
-            text: (collected.files.len() < OPEN_MAX).then_some(text),
+            text: (collected.files.len() < open_max).then_some(text),
             stamp,
             first_record,
             records: u32::try_from(scanned.scan.lines.len()).unwrap_or(u32::MAX),

@@ -200,19 +200,18 @@ fn first_changed(one: &Manifest, other: &Manifest) -> Option<String> {
 
 /// The entries of the cache's pack tables, and their bytes.
 fn packs(files: &CacheFiles) -> Result<Vec<(PackEntry, Vec<u8>)>> {
-    let of_this = |found: Found| {
-        let entry = found.entry.ok()?;
-        (entry.fingerprint == files.manifest().fingerprint).then_some(entry)
-    };
-    let entries = store::entries(files.root())?
-        .into_iter()
-        .filter_map(of_this);
-    entries
-        .map(|entry| {
+    let mut packs = Vec::new();
+    for Found { name, entry } in store::entries(files.root())? {
+        let entry = entry.map_err(|what| stoker_reader::Error::Damaged {
+            path: store::path(files.root(), &PackFile::Entry(name)),
+            what,
+        })?;
+        if entry.fingerprint == files.manifest().fingerprint {
             let bytes = entry.to_bytes()?;
-            Ok((entry, bytes))
-        })
-        .collect()
+            packs.push((entry, bytes));
+        }
+    }
+    Ok(packs)
 }
 
 fn put_unless_there(

@@ -22,6 +22,8 @@ fn what_a_record_says_about_learning_is_heeded_or_refused() {
             (turn("loss", json!(false)), "`loss`"),
             (turn("loss", json!(0.0)), "`loss`"),
             (turn("weight", json!(0)), "`weight`"),
+            (turn("weight", json!(0.5)), "`weight`"),
+            (turn("loss", json!("false")), "`loss`"),
             (
                 turn("reasoning_content", json!(["t"])),
                 "`reasoning_content`",

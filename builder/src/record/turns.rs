@@ -57,9 +57,10 @@ pub(super) fn reasoning(turn: &Map<String, Value>, role: Role) -> Result<Option<
     }
     for key in ["loss", "weight"] {
         let value = turn.get(key).unwrap_or(&Value::Null);
-        if *value == Value::Bool(false) || value.as_f64() == Some(0.0) {
+        let is_whole = *value == Value::Bool(true) || value.as_f64() == Some(1.0);
+        if !value.is_null() && !is_whole {
             return Err(wrong(format!(
-                "field `{key}` of an assistant's turn is `{value}`: every such turn is learnt"
+                "field `{key}` of an assistant's turn is `{value}`: every such turn is learnt, once"
             )));
         }
     }
