@@ -1,7 +1,8 @@
 //! Buffers that batches are put together in, used again and again.
 //!
 //! Owns their allocation. Invariant: a buffer in hand belongs to its holder alone and starts at a page's border. All memory
-//! together, lent or free, stays within the pool's limit, or what the lent buffers need where that is more, and a constant.
+//! together, lent or free, stays within the pool's limit, or what the lent buffers need where that is more, and half of the
+//! limit, or a constant where that is more.
 
 use std::ops::{Deref, DerefMut};
 use std::process;
@@ -33,7 +34,8 @@ impl Source {
     }
 }
 
-/// Bytes at most that lent memory may have beyond what was asked for: enough that batches of some sizes share buffers.
+/// Bytes that lent memory may have beyond what was asked for: enough that batches of some sizes share buffers. More of it is
+/// lent only while all that is lent is at most half of the limit, as it is where the limit is none in practice.
 const SPARE_BYTES: usize = 32 << 20;
 
 /// Free buffers that are kept at any limit: the budget does not count the batches that the consumer holds, and theirs come back
@@ -118,12 +120,9 @@ impl BufferPool {
     /// reads. Without one, room is made for another.
     fn reused(&self, bytes: usize) -> Result<Option<HostMemory>> {
         let mut state = self.lock();
-        let most = bytes
-            + self
-                .limit
-                .div_ceil(4)
-                .min(SPARE_BYTES)
-                .saturating_sub(state.spare);
+        let spare = self.limit.div_ceil(4).min(SPARE_BYTES);
+        let most = (bytes + spare.saturating_sub(state.spare))
+            .max((self.limit / 2).saturating_sub(state.lent));
         let mut found: Option<(usize, usize)> = None;
         let mut is_large_enough = false;
         for (at, memory) in state.free.iter_mut().enumerate() {
@@ -310,7 +309,7 @@ mod tests {
         for (limit, large) in [(4 << 20, 4 << 20), (4 << 20, 1 << 20), (4 << 20, 6 << 20)] {
             let pool = BufferPool::new(Source::Plain, limit);
             let (most, _) = lend(&pool, &sizes(100_000, large, 100));
-            let spare = limit / 4;
+            let spare = limit / 2;
             assert!(
                 most <= spare + size_class(large).saturating_sub(limit),
                 "{large} {most}"
