@@ -275,10 +275,9 @@ fn every_image_is_read_once_and_new_text_reads_none() {
     assert_eq!(marks(&output), marked);
 }
 
-/// One after another its sample would take as many round trips as it has images.
-#[test]
-fn the_estimate_asks_for_several_images_at_once() {
-    let scene = Scene::new(Corpus::good(36, 90));
+/// A plan of `corpus` asks a slow server for several things at once.
+fn asks_for_several_at_once(corpus: Corpus) {
+    let scene = Scene::new(corpus);
     let slow = Proxy::start(
         scene.server.address(),
         Faults {
@@ -292,6 +291,12 @@ fn the_estimate_asks_for_several_images_at_once() {
     assert!(slow.held_max() > 3, "{}", slow.held_max());
 }
 
+/// One after another its sample would take as many round trips as it has images.
+#[test]
+fn the_estimate_asks_for_several_images_at_once() {
+    asks_for_several_at_once(Corpus::good(36, 90));
+}
+
 /// The same of the inputs.
 #[test]
 fn small_inputs_come_several_at_once() {
@@ -300,18 +305,7 @@ fn small_inputs_come_several_at_once() {
         let record = chat(&format!("which is {number}?"), "this");
         corpus.write_lines(&format!("part-{number:02}.jsonl"), &[record]);
     }
-    let scene = Scene::new(corpus);
-    let slow = Proxy::start(
-        scene.server.address(),
-        Faults {
-            latency: Duration::from_millis(100),
-            ..Faults::default()
-        },
-    );
-    let slow = slow.expect("the proxy");
-    let run = scene.build(&slow.endpoint(), &scene.corpus.output("cache"));
-    let _ = run.args(["--dry-run"]).end().expect_code(0);
-    assert!(slow.held_max() > 3, "{}", slow.held_max());
+    asks_for_several_at_once(corpus);
 }
 
 #[test]

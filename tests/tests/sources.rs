@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stoker_tests::cache::{assert_same, committed, files, sample_ids};
 use stoker_tests::clean::{Clean, slowed, wait_for};
@@ -75,9 +75,8 @@ fn an_input_that_is_written_to_stops_the_build() {
     clean.finish(&output, "with the input as it was");
 }
 
-/// A kill between the commit and the removal of the build's state.
-#[test]
-fn the_state_of_a_committed_build_is_in_nobodys_way() {
+/// A cache, and the state of its build, as a kill between the commit and the removal of that leaves it.
+fn committed_with_state() -> (Clean, PathBuf, PathBuf) {
     let clean = Clean::new(15);
     let output = clean.corpus.output("cache");
     let state = output.join("building.json");
@@ -86,6 +85,12 @@ fn the_state_of_a_committed_build_is_in_nobodys_way() {
     let _ = run.wait().expect_code(0);
     assert!(!state.exists());
     fs::write(&state, left).unwrap();
+    (clean, output, state)
+}
+
+#[test]
+fn the_state_of_a_committed_build_is_in_nobodys_way() {
+    let (clean, output, state) = committed_with_state();
     let _ = clean
         .corpus
         .build(&output)
@@ -98,13 +103,7 @@ fn the_state_of_a_committed_build_is_in_nobodys_way() {
 /// The same with a manifest that names nothing any more.
 #[test]
 fn a_damaged_manifest_is_in_no_restarts_way() {
-    let clean = Clean::new(15);
-    let output = clean.corpus.output("cache");
-    let state = output.join("building.json");
-    let run = slowed(&clean.corpus.build(&output), 20).start();
-    let left = wait_for("state", || fs::read(&state).ok());
-    let _ = run.wait().expect_code(0);
-    fs::write(&state, left).unwrap();
+    let (clean, output, _) = committed_with_state();
     fs::write(output.join("manifest.json"), b"{}").unwrap();
     let anew = clean.corpus.build(&output).args(["--restart"]);
     let _ = anew.end().expect_code(0);
