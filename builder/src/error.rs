@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 /// Result of the builder's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-const GO_ON: &str = "what is done stays; run the same command again to go on";
+/// How to go on with what was stopped.
+pub(crate) const GO_ON: &str = "what is done stays; run the same command again to go on";
 
 /// Whatever stops a command.
 #[derive(Debug, thiserror::Error)]

@@ -118,9 +118,7 @@ impl RejectLimit {
             }
         }
     }
-}
 
-impl RejectLimit {
     /// What to do about more rejects; `kept` if those of the committed cache stay.
     pub(super) fn hint(self, kept: bool) -> String {
         let first = match self {

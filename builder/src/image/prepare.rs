@@ -13,14 +13,14 @@ use super::header::{Format, Header};
 use super::patchify::patchify_into;
 use super::profile::{Generation, Kernel, KeyRule, Profile};
 use super::recipe::ImageRecipe;
-use super::resize::{Code, Exact, resize};
+use super::resize::{BLOCK, Code, Exact, resize};
 use super::size::target_size;
 use super::{jpeg, orient};
 use crate::reject::{Reason, Reject};
 
 /// Rows of the source, for each by which the height shrinks, that a block of rows of the result needs: as many, and
 /// the kernel's reach.
-const BLOCK_ROWS: usize = 16 + 4;
+const BLOCK_ROWS: usize = BLOCK + 4;
 
 /// Bytes of the kernels' weights and windows for each row and column, before and after.
 const WEIGHT_BYTES: u64 = 96;

@@ -7,7 +7,7 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, available_parallelism};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, GO_ON, Result};
 
 /// Files on their way at once, if nobody says otherwise: one a core computes, the others wait.
 const THREADS_MIN: usize = 4;
@@ -45,7 +45,7 @@ pub(crate) fn each<'a, T: Sync>(
         let died = |_| {
             let error = Error::Usage {
                 what: "a thread died: `panic`".into(),
-                hint: "what is done stays; run the same command again to go on".into(),
+                hint: GO_ON.into(),
             };
             Err((usize::MAX, error))
         };

@@ -38,7 +38,7 @@ pub use spool::{LocalText, Spool};
 pub(crate) use walk::stamp;
 
 use crate::build::stop::Stop;
-use crate::error::Error;
+use crate::error::{Error, GO_ON};
 use crate::reject::{Reason, Reject};
 use link::Target;
 
@@ -181,6 +181,6 @@ pub(crate) fn stopped(uri: &str) -> Error {
         uri: uri.to_owned(),
         tries: 1,
         what: "the command is ending".into(),
-        hint: "what is done stays; run the same command again to go on".into(),
+        hint: GO_ON.into(),
     }
 }

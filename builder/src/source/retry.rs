@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::FetchError;
 use super::limiter::Limiter;
-use crate::error::Error;
+use crate::error::{Error, GO_ON};
 use crate::reject::Reject;
 
 /// How often two reads of one object may disagree before it counts as changed, not as weather.
@@ -80,7 +80,6 @@ impl Fault {
     }
 }
 
-const HINT_AGAIN: &str = "what is done stays; run the same command again to go on";
 const HINT_EXPIRED: &str =
     "renew the credentials and check what they may read, then run the same command again to go on";
 const HINT_CHANGED: &str =
@@ -149,7 +148,7 @@ where
                 if throttled {
                     limiter.throttled();
                 }
-                (what, HINT_AGAIN)
+                (what, GO_ON)
             }
             Fault::Unreachable { what, hint } => {
                 if tries >= UNPROVEN_TRIES_MAX && !limiter.is_proven() {
@@ -229,7 +228,7 @@ mod tests {
         assert_eq!(tries, 10);
         let (text, hint) = message(result);
         assert!(text.contains("10 tries: gust"), "{text}");
-        assert_eq!(hint, HINT_AGAIN);
+        assert_eq!(hint, GO_ON);
     }
 
     #[test]

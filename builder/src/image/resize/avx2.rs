@@ -5,7 +5,6 @@
 //! the last step, where saturation is the clamp.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 use super::weights::{Axis, GROUP, SPLIT_BITS};
 use super::{CHANNELS, ROWS, SLACK_BYTES};
@@ -139,30 +138,19 @@ unsafe fn rows<const SPLIT: bool>(src: &[u8], line: usize, dst: &mut [u8], axis:
     }
 }
 
-/// Filters along each column, for the output rows `rows` of the axis; `line` (at least [`COLUMNS`]) is the bytes of a
-/// row, and `src` begins with row `base` of the source.
+/// One output row of the vertical pass; `window` holds the source rows that it needs, each of `line` (at least [`COLUMNS`]) bytes.
 #[expect(unsafe_code, reason = "AVX2 intrinsics")]
-pub(super) fn vertical(
-    src: &[u8],
-    line: usize,
-    dst: &mut [u8],
-    axis: &Axis,
-    rows: Range<usize>,
-    base: usize,
-) {
+pub(super) fn columns(window: &[u8], line: usize, out: &mut [u8], axis: &Axis, y: usize) {
     assert!(is_there());
-    assert!(line >= COLUMNS);
-    for (y, out) in rows.zip(dst.chunks_exact_mut(line)) {
-        assert!(axis.count[y] > 0 && axis.count[y] <= axis.stride);
-        let window = &src[(axis.first[y] - base) * line..][..axis.count[y] * line];
-        // SAFETY: AVX2 was found; `window` holds as many rows as the axis has weights for y, and
-        // `out` is one row.
-        unsafe {
-            if axis.high.is_some() {
-                column_blocks::<true>(window, line, out, axis, y);
-            } else {
-                column_blocks::<false>(window, line, out, axis, y);
-            }
+    assert!(line >= COLUMNS && out.len() == line);
+    assert!(axis.count[y] > 0 && axis.count[y] <= axis.stride);
+    assert!(window.len() == axis.count[y] * line);
+    // SAFETY: the features were found; `window` holds as many rows as the axis has weights for y, and `out` is one row.
+    unsafe {
+        if axis.high.is_some() {
+            column_blocks::<true>(window, line, out, axis, y);
+        } else {
+            column_blocks::<false>(window, line, out, axis, y);
         }
     }
 }

@@ -23,7 +23,7 @@ const CHANNELS: usize = 3;
 const ROWS: usize = 4;
 
 /// Rows of the result made at once: what lies between the passes stays in the second cache.
-const BLOCK: usize = 16;
+pub(super) const BLOCK: usize = 16;
 
 /// An exact kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,16 +226,16 @@ impl Pass {
         rows: Range<usize>,
         base: usize,
     ) {
-        match self.code {
+        let one_row = match self.code {
             #[cfg(target_arch = "x86_64")]
-            Code::Avx512 if line >= avx512::COLUMNS => {
-                avx512::vertical(src, line, dst, axis, rows, base);
-            }
+            Code::Avx512 if line >= avx512::COLUMNS => avx512::columns,
             #[cfg(target_arch = "x86_64")]
-            Code::Avx2 if line >= avx2::COLUMNS => {
-                avx2::vertical(src, line, dst, axis, rows, base);
-            }
-            _ => scalar::vertical(src, line, dst, axis, rows, base),
+            Code::Avx2 if line >= avx2::COLUMNS => avx2::columns,
+            _ => scalar::columns,
+        };
+        for (y, out) in rows.zip(dst.chunks_exact_mut(line)) {
+            let window = &src[(axis.first[y] - base) * line..][..axis.count[y] * line];
+            one_row(window, line, out, axis, y);
         }
     }
 }

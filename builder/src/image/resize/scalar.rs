@@ -3,8 +3,6 @@
 //! Owns nothing but the two loops. Invariant: 32-bit sums cannot overflow, because a row's positive
 //! weights sum to less than 1.6 and 1.6 * 255 * 2^22 < 2^31.
 
-use std::ops::Range;
-
 use super::CHANNELS;
 use super::weights::Axis;
 
@@ -37,23 +35,8 @@ pub(super) fn horizontal(src: &[u8], from: (usize, usize), dst: &mut [u8], axis:
     }
 }
 
-/// Filters along each column, for the output rows `rows` of the axis; `line` is the bytes of a row, and `src` begins
-/// with row `base` of the source.
-pub(super) fn vertical(
-    src: &[u8],
-    line: usize,
-    dst: &mut [u8],
-    axis: &Axis,
-    rows: Range<usize>,
-    base: usize,
-) {
-    for (y, out) in rows.zip(dst.chunks_exact_mut(line)) {
-        columns(&src[(axis.first[y] - base) * line..], line, out, axis, y);
-    }
-}
-
-/// One output row of the vertical pass; `window` begins with its first source row.
-fn columns(window: &[u8], line: usize, out: &mut [u8], axis: &Axis, y: usize) {
+/// One output row of the vertical pass; `window` holds the source rows that it needs, each of `line` bytes.
+pub(super) fn columns(window: &[u8], line: usize, out: &mut [u8], axis: &Axis, y: usize) {
     let weights = &axis.whole[y * axis.stride..][..axis.count[y]];
     for (chunk, bytes) in out.chunks_mut(CHUNK).enumerate() {
         let column = chunk * CHUNK;
